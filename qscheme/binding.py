@@ -1,0 +1,253 @@
+"""A chosen backend -> the function over x of any rank, with its weights prepared once."""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from qscheme.errors import BindFailed, InvalidInput, InvalidLayer
+from qscheme.numerics import rotate_hadamard, scale_shape
+from qscheme.operands import DTYPES, layer_facts, operands_of
+from qscheme.types import Activation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from qscheme.types import (
+        Backend,
+        Decision,
+        Facts,
+        Kernel,
+        Layer,
+        LayerFacts,
+        Operands,
+        Prepared,
+        QuantizedRows,
+        Rows,
+        Scheme,
+    )
+
+FLOATS = {word: dtype for dtype, word in DTYPES.items()}
+
+_loaded: dict[tuple[Kernel, int, int, bool], tuple[object, Callable[..., object]]] = {}
+
+is_compiling = torch.compiler.is_compiling
+
+
+class Bound:
+    """A layer bound to a backend: `y = bound(x)`, or `y = bound(codes, x_scale=scales)`.
+
+    x: [..., K], any rank from 1, any strides, any number of rows from 0, in a dtype that the backend's quantizer
+    takes. y: [..., N] in the layer's out_dtype. codes: [..., K] in `activation.codes_dtype`, E2M1 as uint8
+    [..., K/2]. scales: plain, in the shape that the activation's granularity says for the flattened rows; the
+    backend's own layout is made from them.
+
+    backend: its name. decision: why it was chosen. activation: what its quantizer does. Raises InvalidInput.
+    """
+
+    __slots__ = (
+        "_about",
+        "_compiled",
+        "_compiled_quantized",
+        "_eager",
+        "_eager_quantized",
+        "_facts",
+        "_inputs",
+        "_prepared",
+        "_scheme",
+        "activation",
+        "backend",
+        "decision",
+        "k",
+        "n",
+        "name",
+        "out_dtype",
+    )
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        backend: Backend,
+        facts: Facts,
+        about: LayerFacts,
+        operands: Operands,
+        decision: Decision,
+        prepared: Prepared,
+        functions: tuple[tuple[Rows, QuantizedRows], tuple[Rows, QuantizedRows]],
+        activation: Activation,
+    ) -> None:
+        self.backend = backend.name
+        self.decision = decision
+        self.activation = activation
+        self.name, self.n, self.k, self.out_dtype = operands.name, operands.n, operands.k, operands.out_dtype
+        self._scheme, self._facts, self._about, self._prepared = scheme, facts, about, prepared
+        self._inputs = tuple(FLOATS[word] for word in backend.inputs) or tuple(DTYPES)
+        (self._eager, self._eager_quantized), (self._compiled, self._compiled_quantized) = functions
+
+    def __call__(self, x: Tensor, x_scale: Tensor | None = None) -> Tensor:
+        if x_scale is not None:
+            return self._from_codes(x, x_scale)
+        shape = x.shape
+        if not shape or shape[-1] != self.k or x.dtype not in self._inputs:
+            raise self._refused(x)
+        flat = len(shape) == 2
+        rows = x if flat else x.reshape(-1, self.k)
+        if rows.shape[0] == 0:
+            return x.new_empty((*shape[:-1], self.n), dtype=self.out_dtype)
+        if not rows.is_contiguous():
+            rows = rows.contiguous()
+        y = self._compiled(rows) if is_compiling() else self._eager(rows)
+        return y if flat else y.reshape(*shape[:-1], self.n)
+
+    def refresh(self, layer: Layer) -> None:
+        """Prepare new weights into the storage of the old ones, so that captured graphs see them.
+
+        The layer must have the scheme, shape and dtypes of the one that was bound. A backend that needs no other
+        layout reads the first layer's own storage, which is then what is written.
+        """
+        if layer.scheme != self._scheme.name:
+            raise InvalidLayer(self.name, "scheme", self._scheme.name, layer.scheme)
+        about = layer_facts(layer, self._scheme)
+        if about != self._about:
+            raise InvalidLayer(self.name, "layer", f"the one that was bound, {self._about}", str(about))
+        operands = operands_of(layer, self._scheme, about)
+        backend = next(found for found in self._scheme.backends if found.name == self.backend)
+        fresh = backend.prepare(operands, self._facts)
+        with torch.no_grad():
+            for old, new in zip(_tensors(self._prepared), _tensors(fresh), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The prepared tensors that the function reads."""
+        return tuple(_tensors(self._prepared))
+
+    def __repr__(self) -> str:
+        return f"Bound({self.name or 'unnamed'}: {self._scheme.name} on {self.backend}, N = {self.n}, K = {self.k})"
+
+    def _from_codes(self, codes: Tensor, x_scale: Tensor) -> Tensor:
+        packed = 2 if self._scheme.activation.format == "fp4_e2m1" else 1
+        if self._about.rotation is not None:
+            raise InvalidInput(self.name, "an x that is not quantized, as the layer rotates it", "codes and scales")
+        if codes.dtype != self.activation.codes_dtype:
+            raise InvalidInput(self.name, f"codes in {self.activation.codes_dtype}", str(codes.dtype))
+        if codes.dim() == 0 or codes.shape[-1] * packed != self.k:
+            raise InvalidInput(self.name, f"codes [..., {self.k // packed}]", f"shape {list(codes.shape)}")
+        shape = codes.shape
+        rows = codes.reshape(-1, shape[-1]).contiguous()
+        m = rows.shape[0]
+        wanted = scale_shape(m, self.k, self.activation.granularity)
+        dtype = torch.float32 if self.activation.scale == "fp32" else torch.uint8
+        if x_scale.dtype == getattr(torch, "float8_e8m0fnu", None):
+            x_scale = x_scale.view(torch.uint8)
+        if x_scale.dtype != dtype or x_scale.numel() != _count(wanted) or x_scale.shape[-1:] != wanted[-1:]:
+            needs = f"x_scale {list(wanted)} in {dtype}"
+            raise InvalidInput(self.name, needs, f"{list(x_scale.shape)} in {x_scale.dtype}")
+        if m == 0:
+            return codes.new_empty((*shape[:-1], self.n), dtype=self.out_dtype)
+        scale = x_scale.reshape(wanted).contiguous()
+        run = self._compiled_quantized if is_compiling() else self._eager_quantized
+        return run(rows, scale).reshape(*shape[:-1], self.n)
+
+    def _refused(self, x: Tensor) -> InvalidInput:
+        if x.dim() == 0 or x.shape[-1] != self.k:
+            return InvalidInput(self.name, f"shape [..., {self.k}]", f"shape {list(x.shape)}")
+        if x.dtype == self.activation.codes_dtype:
+            return InvalidInput(self.name, "x_scale beside quantized codes", "none")
+        return InvalidInput(self.name, f"a dtype of {', '.join(map(str, self._inputs))}", str(x.dtype))
+
+
+def bind(
+    scheme: Scheme, backend: Backend, facts: Facts, operands: Operands, about: LayerFacts, decision: Decision
+) -> Bound:
+    """Load the backend's kernels, prepare the weights, and close over both. Raises BindFailed."""
+    rotated = about.rotation is not None
+    loaded = [_load(kernel, facts, backend, operands.name, rotated) for kernel in backend.kernels]
+    prepared = backend.prepare(operands, facts)
+    eager = backend.bind(operands, prepared, facts, *(function for function, _ in loaded))
+    compiled = eager
+    if any(kernel.opaque for kernel in backend.kernels):
+        opaque = (
+            kernel.opaque(function) if kernel.opaque else function
+            for kernel, (function, _) in zip(backend.kernels, loaded, strict=True)
+        )
+        compiled = backend.bind(operands, prepared, facts, *opaque)
+    if rotated and not any(fused for _, fused in loaded):
+        eager, compiled = (_rotating(eager[0]), eager[1]), (_rotating(compiled[0]), compiled[1])
+    activation = _activation(scheme, backend, facts, decision)
+    return Bound(scheme, backend, facts, about, operands, decision, prepared, (eager, compiled), activation)
+
+
+def _load(
+    kernel: Kernel, facts: Facts, backend: Backend, layer: str, rotated: bool
+) -> tuple[Callable[..., object], bool]:
+    """A kernel as its newest form is called, and whether it rotates its input."""
+    form = facts.offers.form(kernel)
+    if not isinstance(form, int):
+        raise BindFailed(layer, backend.name, form.text)
+    symbols = [_import(kernel.forms[form].symbols, layer, backend)]
+    if kernel.forms[form].config:
+        symbols.append(_import(kernel.forms[form].config, layer, backend))
+    fused = rotated and kernel.rotate is not None and facts.offers.accepts(kernel, kernel.rotate)
+    key = (kernel, form, id(symbols[0]), fused)
+    if key not in _loaded:
+        function = kernel.adapt(form, tuple(symbols))
+        if fused and kernel.rotate is not None:
+            function = partial(function, **{kernel.rotate: True})
+        # The symbol is kept beside what was made of it, so that its id is never that of another one.
+        _loaded[key] = (symbols[0], function)
+    return _loaded[key][1], fused
+
+
+def _import(names: tuple[str, ...], layer: str, backend: Backend) -> object:
+    """The first of these dotted names that can be imported."""
+    failures: list[str] = []
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        try:
+            return cast("object", getattr(importlib.import_module(module), attribute))
+        except (Exception, SystemExit) as error:  # a library's import may raise anything, and some of them exit
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+    raise BindFailed(layer, backend.name, "; ".join(failures))
+
+
+def _rotating(rows: Rows) -> Rows:
+    """The same function with a rotation step before it."""
+
+    def apply(x: Tensor) -> Tensor:
+        return rows(rotate_hadamard(x))
+
+    return apply
+
+
+def _activation(scheme: Scheme, backend: Backend, facts: Facts, decision: Decision) -> Activation:
+    first = decision.calls[0]
+    quantizer = next(kernel for kernel in backend.quantizers if kernel.name == first.quantize)
+    operand = scheme.activation
+    codes = {"int8": torch.int8, "fp4_e2m1": torch.uint8}.get(operand.format)
+    if codes is None:
+        native = backend.fp8 == "device" and facts.device.fp8 == "fnuz"
+        codes = torch.float8_e4m3fnuz if native else torch.float8_e4m3fn
+    return Activation(
+        format=operand.format,
+        granularity=operand.granularity,
+        scale=operand.scale,
+        rule=facts.rule(quantizer) or operand.rule,
+        codes_dtype=codes,
+        scale_layouts=tuple((call.max_m, call.scale_layout) for call in decision.calls),
+    )
+
+
+def _tensors(prepared: Prepared) -> Iterator[Tensor]:
+    for tensor in (prepared.weight, prepared.weight_scale, prepared.input_scale, prepared.bias):
+        if tensor is not None:
+            yield tensor
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return shape[0] * shape[1] if len(shape) == 2 else shape[0]

@@ -1,0 +1,1 @@
+"""From YAML files to generated Python."""

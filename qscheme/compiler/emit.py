@@ -1,0 +1,207 @@
+"""The catalogue -> {path: text}; touches no disk."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jinja2
+
+from qscheme.compiler.kernel_text import constant_name, kernel_text, protocol_name, source
+from qscheme.compiler.model import DeviceFile, KernelFile, SchemeFile, SwitchFile
+from qscheme.compiler.output import MARK
+from qscheme.compiler.scheme_text import backend_text
+from qscheme.compiler.support import support_text
+from qscheme.types import INTERFACE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic import BaseModel
+
+    from qscheme.compiler import ir
+
+KNOWN = {
+    "collections.abc": ("Callable", "Mapping"),
+    "typing": ("Final", "Literal", "Protocol", "TypeAlias", "cast"),
+    "torch": ("Tensor",),
+    "qscheme.layouts": (
+        "as_dtype", "bytes_of", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows",
+        "k_major", "pad_rows", "padded_column_major", "row_major", "shuffle_16x16", "swizzle_e8m0_256x8",
+        "swizzle_e8m0_32x8", "swizzled_shape", "transposed",
+    ),
+    "qscheme.numerics": ("scale_accumulators", "scale_shape"),
+    "qscheme.ops": ("changed_config", "opaque"),
+    "qscheme.types": (
+        "Backend", "Call", "Device", "Facts", "Form", "Kernel", "LayerFacts", "LibrarySource", "Operand", "Operands",
+        "Prepared", "QuantizedRows", "Reason", "Rows", "Rule", "Scheme", "Switch", "TunedTable",
+    ),
+}  # fmt: skip
+"""What generated code may import, by module."""
+
+TYPES_ONLY = {"Callable", "Facts", "LayerFacts", "Mapping", "Operands", "QuantizedRows", "Rows", "Tensor"}
+"""Names that generated code uses in annotations alone."""
+
+SCHEMAS: Mapping[str, type[BaseModel]] = {
+    "scheme": SchemeFile, "kernels": KernelFile, "devices": DeviceFile, "switches": SwitchFile,
+}  # fmt: skip
+
+
+def emit(catalogue: ir.Catalogue, package: str = "qscheme_generated") -> dict[str, str]:
+    """Every generated file of a catalogue, by its path under the output folder, sorted."""
+    modules = {
+        "__init__": _render(
+            "index",
+            origin="schemes/*.yaml",
+            count=len(catalogue.schemes),
+            interface=INTERFACE,
+            names=[scheme.name for scheme in catalogue.schemes],
+        ),
+        "machines": _machines(catalogue),
+        **{f"kernels_{library}": _kernels(library, kernels) for library, kernels in _by_library(catalogue).items()},
+        **{scheme.name: _scheme(scheme, catalogue) for scheme in catalogue.schemes},
+    }
+    for name, text in modules.items():
+        ast.parse(text, f"{name}.py")
+    with ThreadPoolExecutor() as pool:
+        formatted = dict(zip(modules, pool.map(_formatted, modules.values()), strict=True))
+    files = {f"{package}/{name}.py": text for name, text in formatted.items()}
+    files[f"{package}/py.typed"] = f"# {MARK}\n"
+    files["support.md"] = support_text(catalogue)
+    for name, model in SCHEMAS.items():
+        schema = {"$comment": f"{MARK} from the models of the compiler.", **model.model_json_schema()}
+        files[f"{name}.schema.json"] = json.dumps(schema, indent=2) + "\n"
+    return dict(sorted(files.items()))
+
+
+def _scheme(scheme: ir.Scheme, catalogue: ir.Catalogue) -> str:
+    fields = {
+        "scheme": scheme,
+        "activation": source(scheme.activation),
+        "weight": source(scheme.weight),
+        "stored_scales": source(scheme.stored_scales),
+        "backends": [backend_text(scheme, backend) for backend in scheme.backends],
+        "origin": f"schemes/{scheme.name}.yaml",
+    }
+    kernels = {
+        (kernel.library, kernel.name): kernel for backend in scheme.backends for kernel in backend.kernels
+    }.values()
+    siblings: dict[str, list[str]] = {}
+    protocols: dict[str, list[str]] = {}
+    for kernel in kernels:
+        siblings.setdefault(f".kernels_{kernel.library}", []).append(constant_name(kernel))
+        protocols.setdefault(f".kernels_{kernel.library}", []).append(protocol_name(kernel))
+    siblings[".machines"] = [table.name.upper() for table in catalogue.tables]
+    return _with_imports("scheme", fields, siblings, protocols)
+
+
+def _kernels(library: str, kernels: list[ir.Kernel]) -> str:
+    origin = f"schemes/kernels/{library}.yaml"
+    fields = {"library": library, "kernels": [kernel_text(kernel) for kernel in kernels], "origin": origin}
+    return _with_imports("kernels", fields, {}, {})
+
+
+def _machines(catalogue: ir.Catalogue) -> str:
+    fields = {
+        "tables": [{"name": t.name, "constant": t.name.upper(), "data": source(t)} for t in catalogue.tables],
+        "devices": [{"name": device.arch, "data": source(device)} for device in catalogue.devices],
+        "switches": [{"name": switch.name, "data": source(switch)} for switch in catalogue.switches],
+        "libraries": [{"name": library.name, "data": source(library)} for library in catalogue.libraries],
+        "origin": "schemes/devices.yaml, schemes/switches.yaml and schemes/kernels/*.yaml",
+    }
+    return _with_imports("machines", fields, {}, {})
+
+
+def _with_imports(
+    template: str, fields: Mapping[str, object], siblings: Mapping[str, list[str]], protocols: Mapping[str, list[str]]
+) -> str:
+    """A module with the imports that its text uses."""
+    text = _render(template, imports="", **fields)
+    used = {module: [name for name in names if _has(text, name)] for module, names in {**KNOWN, **siblings}.items()}
+    now = {module: sorted({*names} - TYPES_ONLY) for module, names in used.items()}
+    later = {module: sorted({*names} & TYPES_ONLY) for module, names in used.items()}
+    later |= {module: sorted({*later.get(module, []), *names}) for module, names in protocols.items()}
+    if any(later.values()):
+        now["typing"] = ["TYPE_CHECKING", *now["typing"]]
+    groups = [
+        _import_lines({m: n for m, n in now.items() if m in ("collections.abc", "typing")}),
+        ["import torch"] if _needs_torch(text) else [],
+        _import_lines({m: n for m, n in now.items() if m.startswith("qscheme.")}),
+        _import_lines({m: n for m, n in now.items() if m.startswith(".")}),
+    ]
+    if any(later.values()):
+        guarded = [
+            _import_lines({m: n for m, n in later.items() if m in ("collections.abc", "typing")}),
+            ["import torch"] if not _needs_torch(text) and _has(text, "torch") else [],
+            _import_lines({m: n for m, n in later.items() if m == "torch"}),
+            _import_lines({m: n for m, n in later.items() if m.startswith("qscheme.")}),
+            _import_lines({m: n for m, n in later.items() if m.startswith(".")}),
+        ]
+        guarded[1:3] = [guarded[1] + guarded[2]]
+        lines = "\n\n".join("\n".join(f"    {line}" for line in group) for group in guarded if group)
+        groups.append([f"if TYPE_CHECKING:\n{lines}"])
+    imports = "\n\n".join("\n".join(group) for group in groups if group)
+    return _render(template, imports=imports, **fields)
+
+
+def _needs_torch(text: str) -> bool:
+    """Whether torch itself is used other than in an annotation."""
+    return re.search(r"(?<!: )\btorch\.(?!dtype\b)", text) is not None
+
+
+def _import_lines(names: Mapping[str, Iterable[str]]) -> list[str]:
+    return [f"from {module} import {', '.join(words)}" for module, words in sorted(names.items()) if words]
+
+
+def _has(text: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.\"'`]){name}\b", text) is not None or f'cast("{name}' in text
+
+
+def _by_library(catalogue: ir.Catalogue) -> dict[str, list[ir.Kernel]]:
+    libraries: dict[str, list[ir.Kernel]] = {}
+    for kernel in catalogue.kernels:
+        libraries.setdefault(kernel.library, []).append(kernel)
+    return libraries
+
+
+def _render(template: str, **fields: object) -> str:
+    return _environment().get_template(f"{template}.py.jinja").render(mark=MARK, **fields)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    # Python is emitted, not HTML; every value from YAML is a checked identifier, a checked dotted name or a repr.
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=False,  # noqa: S701
+        undefined=jinja2.StrictUndefined,
+        line_statement_prefix="#%",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["repr"] = repr
+    return environment
+
+
+def _formatted(text: str) -> str:
+    """The text as ruff formats it, with options that no configuration file can change."""
+    command = [_ruff(), "format", "--isolated", "--line-length", "120", "--target-version", "py310", "-"]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, encoding="utf-8").stdout
+
+
+@cache
+def _ruff() -> str:
+    beside = Path(sys.executable).with_name("ruff")
+    if beside.exists():
+        return str(beside)
+    from ruff import find_ruff_bin
+
+    return find_ruff_bin()

@@ -1,0 +1,213 @@
+"""What the YAML means: frozen, resolved over all files, still located."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from qscheme.compiler.source import Place
+    from qscheme.types import Device, LibrarySource, Operand, ReasonKind, Rule, ScaleFormat, Switch, TunedTable
+
+Constant: TypeAlias = "bool | int | str | Imported"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A constant given by its dotted name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition as generated code tests it.
+
+    test: a Python expression over `facts` and `layer` that is true when the condition does not hold. needs: words.
+    found: a Python expression that gives the words for what was found. prose: the condition for people.
+    """
+
+    kind: ReasonKind
+    test: str
+    needs: str
+    found: str
+    prose: str
+
+
+@dataclass(frozen=True, slots=True)
+class TunedNeed:
+    """Rows that a tuned table must have. on: the architectures that need them, empty for all."""
+
+    table: str
+    every: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WhereNeed:
+    """Conditions on some architectures or vendors only; since belongs to `library`."""
+
+    arch: tuple[str, ...]
+    vendor: tuple[str, ...]
+    library: str | None = None
+    since: str | None = None
+    n: int | None = None
+    k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Everything that must hold for one backend: its own needs and those of its kernels, merged."""
+
+    arch: tuple[str, ...] | None = None
+    vendor: tuple[str, ...] | None = None
+    mx: bool | None = None
+    int8: bool | None = None
+    n: int | None = None
+    k: int | None = None
+    min_n: int | None = None
+    min_k: int | None = None
+    output: tuple[str, ...] = ()
+    tuned: tuple[TunedNeed, ...] = ()
+    switches: tuple[str, ...] = ()
+    where: tuple[WhereNeed, ...] = ()
+    varies_with_m: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OperandUse:
+    """How a kernel takes one operand: by keyword or position, in which layout, viewed how."""
+
+    role: str
+    keyword: str | None
+    position: int | None
+    layouts: tuple[LayoutRange, ...]
+    dtype: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRange:
+    """A layout up to some M, None for any; fold: how many rows are passed as one."""
+
+    max_m: int | None
+    layout: str
+    fold: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OlderForm:
+    """How an older release is called. out: the keyword of the output that the caller allocates, and its row multiple."""
+
+    symbols: tuple[str, ...]
+    without: tuple[str, ...]
+    out: tuple[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigUse:
+    """A tile configuration: the keyword it is passed by, where it is looked up, what is set in it."""
+
+    keyword: str
+    symbols: tuple[str, ...]
+    values: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A function of a kernel library."""
+
+    name: str
+    library: str
+    place: Place
+    does: Literal["quantize", "gemm"]
+    symbols: tuple[str, ...]
+    since: str | None
+    until: str | None
+    formats: tuple[str, ...]
+    granularity: str | None
+    operands: tuple[OperandUse, ...]
+    constants: tuple[tuple[str, Constant], ...]
+    config: ConfigUse | None
+    rotate: str | None
+    inputs: tuple[str, ...]
+    codes: str | None
+    scale_layout: str
+    scale_option: tuple[str, str] | None
+    scale_dtype: str | None
+    rules: tuple[tuple[str | None, Rule], ...]
+    minimum_rows: int
+    multiple_rows: int
+    output: tuple[str, ...]
+    accumulators: bool
+    fp8: Literal["device", "checkpoint"]
+    batch_invariant: bool
+    older: tuple[OlderForm, ...]
+    traceable: bool
+
+    def operand(self, role: str) -> OperandUse | None:
+        """How the kernel takes an operand, None if it does not."""
+        return next((use for use in self.operands if use.role == role), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A quantizer and a GEMM for one range of M, in one mode or in both."""
+
+    quantize: Kernel
+    options: tuple[tuple[str, bool], ...]
+    gemm: Kernel
+    min_m: int
+    max_m: int | None
+    batch_invariant: bool | None
+    x_scale: LayoutRange
+
+    @property
+    def quantized_layout(self) -> str:
+        """The layout in which the quantizer writes its scales."""
+        option = self.quantize.scale_option
+        return option[1] if option is not None and dict(self.options)[option[0]] else self.quantize.scale_layout
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One way to run a scheme."""
+
+    name: str
+    place: Place
+    calls: tuple[Call, ...]
+    checks: tuple[Check, ...]
+    needs: Needs
+    on_use: Literal["quiet", "warn"]
+    inputs: tuple[str, ...]
+    weight_layout: str
+    weight_scale_layout: str
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels of all calls, each once, in order of first use."""
+        both = [kernel for call in self.calls for kernel in (call.quantize, call.gemm)]
+        return tuple({(kernel.library, kernel.name): kernel for kernel in both}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A quantized linear layer as data."""
+
+    name: str
+    title: str
+    place: Place
+    activation: Operand
+    weight: Operand
+    stored_scales: tuple[ScaleFormat, ...]
+    backends: tuple[Backend, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Everything that a folder of YAML files says."""
+
+    schemes: tuple[Scheme, ...]
+    kernels: tuple[Kernel, ...]
+    libraries: tuple[LibrarySource, ...]
+    tables: tuple[TunedTable, ...]
+    devices: tuple[Device, ...]
+    switches: tuple[Switch, ...]

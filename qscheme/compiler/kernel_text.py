@@ -1,0 +1,270 @@
+"""A kernel of the catalogue -> the pieces of Python that its generated module is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from qscheme.compiler.ir import Imported
+from qscheme.types import Form
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qscheme.compiler import ir
+
+TYPES = {
+    "bias": "Tensor | None",
+    "output_dtype": "torch.dtype",
+    "codes_dtype": "torch.dtype",
+    "fp8_dtype": "torch.dtype",
+    "activation": "Operand",
+    "weight_operand": "Operand",
+}
+"""The Python type of an operand's role; every other is a Tensor."""
+
+SCHEMA = {"Tensor": "Tensor", "Tensor | None": "Tensor?", "torch.dtype": "ScalarType", "bool": "bool", "int": "int", "str": "str"}
+"""The type in a custom op's schema of each Python type."""
+
+STORAGE = {"bytes": "torch.uint8", "fp4x2": "torch.float4_e2m1fn_x2", "e8m0": "torch.float8_e8m0fnu"}
+"""The torch dtype of each storage word."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel's Protocol; name is the keyword, or the role of a positional one."""
+
+    name: str
+    type: str
+    positional: bool
+    optional: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KernelText:
+    """What the template prints for one kernel."""
+
+    name: str
+    full_name: str
+    constant: str
+    protocol: str
+    prose: str
+    signature: str
+    returns: str
+    adapt: tuple[str, ...]
+    fake: tuple[str, ...]
+    plain_signature: str
+    schema: str
+    op: str
+    positional: str
+    opaque: bool
+    data: str
+
+
+def kernel_text(kernel: ir.Kernel) -> KernelText:
+    """All the text of one kernel."""
+    opaque = not kernel.traceable
+    parameters = parameters_of(kernel)
+    returns = "Tensor" if kernel.does == "gemm" else "tuple[Tensor, Tensor]"
+    return KernelText(
+        name=kernel.name,
+        full_name=f"{kernel.library}.{kernel.name}",
+        constant=constant_name(kernel),
+        protocol=protocol_name(kernel),
+        prose=_prose(kernel),
+        signature=_signature(parameters),
+        returns=returns,
+        adapt=tuple(_adapt(kernel, parameters)),
+        fake=tuple(_fake(kernel, parameters)) if opaque else (),
+        plain_signature=", ".join(f"{parameter.name}: {parameter.type}" for parameter in parameters),
+        schema=_schema(parameters, kernel),
+        op=f"{kernel.library}_{kernel.name}",
+        positional=f", positional={count}" if (count := sum(p.positional for p in parameters)) else "",
+        opaque=opaque,
+        data=_data(kernel, parameters, opaque),
+    )
+
+
+def protocol_name(kernel: ir.Kernel) -> str:
+    """gemm_a8w8_ck -> GemmA8w8Ck"""
+    return "".join(part[:1].upper() + part[1:] for part in kernel.name.split("_"))
+
+
+def constant_name(kernel: ir.Kernel) -> str:
+    """gemm_a8w8_ck -> GEMM_A8W8_CK"""
+    return kernel.name.upper()
+
+
+def parameters_of(kernel: ir.Kernel) -> list[Parameter]:
+    """The parameters of a kernel's newest form: positional ones in order, keywords, constants."""
+    positional = sorted((use for use in kernel.operands if use.position is not None), key=lambda use: use.position or 0)
+    generic = kernel.does == "quantize" and kernel.granularity is None
+    found = [Parameter(use.role, TYPES.get(use.role, "Tensor"), True, False) for use in positional]
+    for use in kernel.operands:
+        if use.keyword is not None:
+            optional = generic and use.role in ("fp8_dtype", "input_scale")
+            found.append(Parameter(use.keyword, TYPES.get(use.role, "Tensor"), False, optional))
+    if kernel.scale_option is not None:
+        found.append(Parameter(kernel.scale_option[0], "bool", False, False))
+    for name, value in kernel.constants:
+        found.append(Parameter(name, "object" if isinstance(value, Imported) else type(value).__name__, False, False))
+    return found
+
+
+def source(value: object) -> str:
+    """The Python text that makes a value; fields of dataclasses that have their default are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        arguments = [
+            f"{field.name}={source(getattr(value, field.name))}"
+            for field in dataclasses.fields(value)
+            if field.default is dataclasses.MISSING or getattr(value, field.name) != field.default
+        ]
+        return f"{type(value).__name__}({', '.join(arguments)})"
+    if isinstance(value, tuple):
+        items: tuple[object, ...] = value
+        return f"({', '.join(map(source, items))}{',' if len(items) == 1 else ''})"
+    return repr(value)
+
+
+def rows_of_weight(kernel: ir.Kernel, weight: str) -> str:
+    """N as an expression over the weight that the kernel is given."""
+    use = kernel.operand("weight")
+    layout = use.layouts[0] if use else None
+    if layout and layout.layout == "transposed":
+        return f"{weight}.shape[1]"
+    return f"{weight}.shape[0] * {layout.fold}" if layout and layout.fold else f"{weight}.shape[0]"
+
+
+def argument(kernel: ir.Kernel, role: str) -> str:
+    """The name of the parameter that takes an operand."""
+    use = kernel.operand(role)
+    assert use is not None
+    return use.keyword or use.role
+
+
+def _prose(kernel: ir.Kernel) -> str:
+    if kernel.does == "quantize":
+        return f"`{kernel.symbols[0]}`: x [M, K] -> codes and scales."
+    return f"`{kernel.symbols[0]}`: codes [M, K] and weight [N, K] -> y [M, N]."
+
+
+def _signature(parameters: list[Parameter]) -> str:
+    shown = ["self"]
+    shown += [f"{p.name}: {p.type}" for p in parameters if p.positional]
+    if any(p.positional for p in parameters):
+        shown.append("/")
+    keywords = [f"{p.name}: {p.type}{' = ...' if p.optional else ''}" for p in parameters if not p.positional]
+    return ", ".join([*shown, *(["*", *keywords] if keywords else [])])
+
+
+def _schema(parameters: list[Parameter], kernel: ir.Kernel) -> str:
+    types = [f"{SCHEMA.get(parameter.type, 'Tensor')} {parameter.name}" for parameter in parameters]
+    return f"({', '.join(types)}) -> {'Tensor' if kernel.does == 'gemm' else '(Tensor, Tensor)'}"
+
+
+def _passed(parameters: Iterable[Parameter], without: Iterable[str] = ()) -> str:
+    gone = set(without)
+    return ", ".join(p.name if p.positional else f"{p.name}={p.name}" for p in parameters if p.name not in gone)
+
+
+def _adapt(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:
+    """The body of the function that makes every form look like the newest."""
+    for index, older in enumerate(kernel.older, start=1):
+        if older.out is not None:
+            yield f"if form == {index}:"
+            yield from (f"    {line}" for line in _adapt_out(kernel, parameters, older))
+    if kernel.config is not None:
+        yield from _adapt_config(kernel, parameters)
+    else:
+        yield f'return cast("{protocol_name(kernel)}", functions[0])'
+
+
+def _adapt_out(kernel: ir.Kernel, parameters: list[Parameter], older: ir.OlderForm) -> Iterable[str]:
+    keyword, multiple = older.out or ("", 1)
+    x, weight, dtype = argument(kernel, "x"), argument(kernel, "weight"), argument(kernel, "output_dtype")
+    without = [argument(kernel, role) for role in older.without]
+    yield 'older = cast("Callable[..., object]", functions[0])'
+    yield ""
+    yield f"def {kernel.name}({_signature(parameters).removeprefix('self, ')}) -> Tensor:"
+    yield f"    m = {x}.shape[0]"
+    yield f"    rows = -(-m // {multiple}) * {multiple}"
+    yield f"    {keyword} = torch.empty((rows, {rows_of_weight(kernel, weight)}), dtype={dtype}, device={x}.device)"
+    yield f"    older({_passed(parameters, without)}, {keyword}={keyword})"
+    yield f"    return {keyword}[:m]"
+    yield ""
+    yield f"return {kernel.name}"
+
+
+def _adapt_config(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:
+    config = kernel.config
+    assert config is not None
+    x, weight = argument(kernel, "x"), argument(kernel, "weight")
+    values = ", ".join(f"{name}={value}" for name, value in config.values)
+    yield 'function = cast("Callable[..., Tensor]", functions[0])'
+    yield 'look_up = cast("Callable[[int, int, int], object]", functions[1])'
+    yield ""
+    yield f"def {kernel.name}({_signature(parameters).removeprefix('self, ')}) -> Tensor:"
+    yield f"    found = look_up({x}.shape[0], {rows_of_weight(kernel, weight)}, {x}.shape[1])"
+    yield f"    {config.keyword} = changed_config(found, {values})"
+    yield f"    return function({_passed(parameters)}, {config.keyword}={config.keyword})"
+    yield ""
+    yield f"return {kernel.name}"
+
+
+def _fake(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:
+    """The body of the function that says what a custom op returns without running it."""
+    x = argument(kernel, "x")
+    if kernel.does == "gemm":
+        weight, dtype = argument(kernel, "weight"), argument(kernel, "output_dtype")
+        yield f"return {x}.new_empty(({x}.shape[0], {rows_of_weight(kernel, weight)}), dtype={dtype})"
+        return
+    yield f"m, k = {x}.shape"
+    if kernel.codes is not None:
+        yield f"codes = {x}.new_empty((m, k // 2), dtype={STORAGE[kernel.codes]})"
+    else:
+        yield f"codes = {x}.new_empty((m, k), dtype={argument(kernel, 'codes_dtype')})"
+    dtype = STORAGE[kernel.scale_dtype] if kernel.scale_dtype else "torch.float32"
+    plain = _fake_scale(kernel, kernel.scale_layout, x, dtype)
+    if kernel.scale_option is not None and _fake_scale(kernel, kernel.scale_option[1], x, dtype) != plain:
+        yield f"if {kernel.scale_option[0]}:"
+        yield f"    return codes, {_fake_scale(kernel, kernel.scale_option[1], x, dtype)}"
+    yield f"return codes, {plain}"
+
+
+def _fake_scale(kernel: ir.Kernel, layout: str, x: str, dtype: str) -> str:
+    shape = f"scale_shape(m, k, {kernel.granularity!r})"
+    match layout:
+        case "swizzle_e8m0_32x8":
+            return f"{x}.new_empty(swizzled_shape(*{shape}), dtype={dtype})"
+        case "column_major":
+            return f"{x}.new_empty({shape}[::-1], dtype={dtype}).t()"
+        case _:
+            return f"{x}.new_empty({shape}, dtype={dtype})"
+
+
+def _data(kernel: ir.Kernel, parameters: list[Parameter], opaque: bool) -> str:
+    positional = sum(parameter.positional for parameter in parameters)
+    keywords = tuple(p.name for p in parameters if not p.positional and not p.optional)
+    config = kernel.config
+    newest = Form(
+        kernel.symbols, positional, (*keywords, config.keyword) if config else keywords, kernel.since, kernel.until,
+        config.symbols if config else (),
+    )  # fmt: skip
+    forms = [newest]
+    for older in kernel.older:
+        gone = {argument(kernel, role) for role in older.without}
+        kept = tuple(name for name in keywords if name not in gone)
+        forms.append(Form(older.symbols, positional, (*kept, older.out[0]) if older.out else kept))
+    fields = [
+        f"name={kernel.library + '.' + kernel.name!r}",
+        f"library={kernel.symbols[0].split('.')[0]!r}",
+        f"forms={source(tuple(forms))}",
+        f"adapt=adapt_{kernel.name}",
+    ]
+    if opaque:
+        fields.append(f"opaque=opaque_{kernel.name}")
+    if kernel.rules:
+        fields.append(f"rules={source(kernel.rules)}")
+    if kernel.rotate:
+        fields.append(f"rotate={kernel.rotate!r}")
+    return ", ".join(fields)

@@ -1,0 +1,75 @@
+"""The needs of a backend and of its kernels, merged into one list of conditions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from qscheme.compiler import ir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from qscheme.compiler import model
+
+
+def merged_needs(
+    backend: model.BackendModel, kernels: list[tuple[ir.Kernel, model.Needs]], calls: tuple[ir.Call, ...]
+) -> ir.Needs:
+    """Lists of devices are intersected, multiples become common ones, minima the largest, all else is joined."""
+    needs = [backend.needs, *(kernel_needs for _, kernel_needs in kernels)]
+    arch = intersection([need.arch or None for need in needs])
+    where = [
+        ir.WhereNeed(
+            tuple(name for name in row.arch if arch is None or name in arch),
+            row.vendor,
+            kernel.symbols[0].split(".")[0] if kernel else None,
+            row.since,
+            row.multiple_of.n if row.multiple_of else None,
+            row.multiple_of.k if row.multiple_of else None,
+        )
+        for kernel, need in [(None, backend.needs), *kernels]
+        for row in need.where
+    ]
+    return ir.Needs(
+        arch=arch,
+        vendor=intersection([need.vendor or None for need in needs]),
+        mx=any(need.mx for need in needs) or None,
+        int8=any(need.int8 for need in needs) or None,
+        n=_folded([need.multiple_of.n for need in needs if need.multiple_of], math.lcm),
+        k=_folded([need.multiple_of.k for need in needs if need.multiple_of], math.lcm),
+        min_n=_folded([need.minimum.n for need in needs if need.minimum], max),
+        min_k=_folded([need.minimum.k for need in needs if need.minimum], max),
+        output=intersection([call.gemm.output for call in calls]) or (),
+        tuned=tuple(ir.TunedNeed(row.table, row.m) for need in needs for row in need.tuned),
+        switches=tuple(dict.fromkeys(switch for need in needs for switch in need.switches)),
+        where=tuple(dict.fromkeys(row for row in where if row.arch or row.vendor)),
+        varies_with_m=_varying(calls),
+    )
+
+
+def intersection(lists: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """The words that every given list has, in the order of the first; None if no list is given."""
+    given = [words for words in lists if words is not None]
+    if not given:
+        return None
+    return tuple(word for word in given[0] if all(word in words for words in given[1:]))
+
+
+def _varying(calls: tuple[ir.Call, ...]) -> tuple[str, ...]:
+    """The GEMMs whose sums depend on M among the calls that batch-invariant mode would make."""
+    reached: list[ir.Call] = []
+    for call in calls:
+        if call.batch_invariant is not False:
+            reached.append(call)
+            if call.max_m is None:
+                break
+    return tuple(dict.fromkeys(call.gemm.name for call in reached if not call.gemm.batch_invariant))
+
+
+def _folded(numbers: Iterable[int | None], fold: Callable[[int, int], int]) -> int | None:
+    folded: int | None = None
+    for number in numbers:
+        if number is not None:
+            folded = number if folded is None else fold(folded, number)
+    return folded

@@ -1,0 +1,309 @@
+"""A scheme of the catalogue -> the pieces of Python that its generated module is made of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from qscheme.compiler.ir import Imported
+from qscheme.compiler.kernel_text import STORAGE, constant_name, protocol_name, source
+from qscheme.types import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qscheme.compiler import ir
+
+WEIGHT_STEPS = {"row_major": "row_major", "transposed": "transposed", "shuffle_16x16": "shuffle_16x16"}
+"""The step of `qscheme.layouts` that makes each weight layout."""
+
+SCALE_STEPS = {
+    "row_major": "row_major",
+    "per_row": "row_major",
+    "k_major": "k_major",
+    "column_major": "column_major",
+    "padded_column_major": "padded_column_major",
+    "swizzle_e8m0_32x8": "swizzle_e8m0_32x8",
+}
+"""The step of `qscheme.layouts` that makes each layout of weight scales."""
+
+ROW_SCALE_STEPS = {**SCALE_STEPS, "swizzle_e8m0_32x8": "swizzle_e8m0_256x8"}
+"""The same for scales of activations, whose rows are padded further."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendText:
+    """What the template prints for one backend."""
+
+    name: str
+    hardware: tuple[ir.Check, ...]
+    kernels: tuple[str, ...]
+    rest: tuple[ir.Check, ...]
+    prepare: tuple[str, ...]
+    bind_parameters: str
+    bind_prose: str
+    bind: tuple[str, ...]
+    data: str
+
+
+def backend_text(scheme: ir.Scheme, backend: ir.Backend) -> BackendText:
+    """All the text of one backend."""
+    kernels = backend.kernels
+    return BackendText(
+        name=backend.name,
+        hardware=tuple(check for check in backend.checks if check.kind == "hardware"),
+        kernels=tuple(constant_name(kernel) for kernel in kernels),
+        rest=tuple(check for check in backend.checks if check.kind != "hardware"),
+        prepare=tuple(_prepare(scheme, backend)),
+        bind_parameters=", ".join(f"{kernel.name}: {protocol_name(kernel)}" for kernel in kernels),
+        bind_prose=_bind_prose(backend),
+        bind=tuple(_bind(scheme, backend)),
+        data=_data(backend),
+    )
+
+
+def when_text(call: ir.Call) -> str:
+    """When a call is used, in words: `M <= 31`, `32 <= M <= 64`, `batch_invariant on`, `always`."""
+    words: list[str] = []
+    if call.min_m and call.max_m is not None:
+        words.append(f"{call.min_m} <= M <= {call.max_m}")
+    elif call.max_m is not None:
+        words.append(f"M <= {call.max_m}")
+    elif call.min_m:
+        words.append(f"M >= {call.min_m}")
+    if call.batch_invariant is not None:
+        words.append(f"batch_invariant {'on' if call.batch_invariant else 'off'}")
+    return ", ".join(words) or "always"
+
+
+def _bind_prose(backend: ir.Backend) -> str:
+    return f"`{backend.name}` over rows of x, and over rows that are quantized already."
+
+
+def _prepare(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
+    gemm = backend.calls[0].gemm
+    weight, scale = "layer.weight", "layer.weight_scale"
+    if scheme.weight.format == "fp8_e4m3" and gemm.fp8 == "device":
+        yield f"weight, weight_scale = {weight}, {scale}"
+        yield 'if facts.device.fp8 == "fnuz":'
+        yield "    weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)"
+        weight, scale = "weight", "weight_scale"
+    if scheme.weight.scale == "fp32":
+        scale = f"e8m0_to_fp32({scale})" if "e8m0" in scheme.stored_scales else scale
+    if backend.weight_scale_layout == "per_row":
+        scale = f"expand_rows({scale}, layer.n)"
+    elif backend.weight_scale_layout != "row_major":
+        scale = f"{SCALE_STEPS[backend.weight_scale_layout]}({scale})"
+    elif scale != "layer.weight_scale":
+        scale = f"row_major({scale})"
+    fused = gemm.operand("bias")
+    keeps_bias = fused is not None and fused.dtype == "any"
+    yield "return Prepared("
+    yield f"    backend={backend.name!r},"
+    yield f"    weight={WEIGHT_STEPS[backend.weight_layout]}({weight}),"
+    yield f"    weight_scale={scale},"
+    yield "    input_scale=layer.input_scale,"
+    yield "    bias=layer.bias," if keeps_bias else "    bias=as_dtype(layer.bias, layer.out_dtype),"
+    yield ")"
+
+
+def _bind(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
+    body: list[str] = []
+    special = [call for call in backend.calls if call.batch_invariant is not False]
+    usual = [call for call in backend.calls if call.batch_invariant is not True]
+    modes = any(call.batch_invariant is not None for call in backend.calls)
+    if modes:
+        body.append("if facts.batch_invariant:")
+        body += [f"    {line}" for line in _functions(scheme, _reached(special), "_batch_invariant")]
+    body += _functions(scheme, _reached(usual), "")
+    text = "\n".join(body)
+    yield from (line for name, line in _locals(scheme, backend) if _uses(text, name))
+    yield ""
+    yield from body
+
+
+def _reached(calls: list[ir.Call]) -> list[ir.Call]:
+    """The calls up to the first that takes every remaining M."""
+    last = next((index for index, call in enumerate(calls) if call.max_m is None), len(calls) - 1)
+    return calls[: last + 1]
+
+
+def _locals(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[tuple[str, str]]:
+    """What is settled once, as (name, assignment)."""
+    yield "dtype", "dtype = layer.out_dtype"
+    if any(call.gemm.fp8 == "device" for call in backend.calls):
+        yield "fp8", 'fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn'
+    else:
+        yield "fp8", "fp8 = torch.float8_e4m3fn"
+    yield "input_scale", "input_scale = weights.input_scale"
+    yield "bias", "bias = weights.bias"
+    for kernel in backend.kernels:
+        if kernel.does == "gemm":
+            for role in ("weight", "weight_scale"):
+                name = _weight_name(kernel, role)
+                yield name, f"{name} = {_viewed(kernel, role)}"
+        for name, value in kernel.constants:
+            if isinstance(value, Imported):
+                yield f"{kernel.name}_{name}", f"{kernel.name}_{name} = {value.name}"
+
+
+def _weight_name(kernel: ir.Kernel, role: str) -> str:
+    """`weight`, or a name that says how the kernel wants it viewed."""
+    use = kernel.operand(role)
+    if use is None:
+        return role
+    fold = use.layouts[0].fold
+    return "_".join([role, *([use.dtype] if use.dtype in STORAGE else []), *([f"by_{fold}"] if fold else [])])
+
+
+def _viewed(kernel: ir.Kernel, role: str) -> str:
+    use = kernel.operand(role)
+    text = f"weights.{role}"
+    if use is not None and use.dtype in STORAGE and use.dtype is not None:
+        text = f"{text}.view({STORAGE[use.dtype]})" if use.dtype != "bytes" else f"bytes_of({text})"
+    if use is not None and use.layouts[0].fold:
+        text = f"fold_rows({text}, {use.layouts[0].fold})"
+    return text
+
+
+def _functions(scheme: ir.Scheme, calls: list[ir.Call], suffix: str) -> list[str]:
+    """`apply` and `apply_quantized` for one mode, and the return of both."""
+    lines = [f"def apply{suffix}(x: Tensor) -> Tensor:"]
+    lines += [f"    {line}" for line in _body(scheme, calls, quantized=False)]
+    lines += ["", f"def apply_quantized{suffix}(codes: Tensor, scale: Tensor) -> Tensor:"]
+    lines += [f"    {line}" for line in _body(scheme, calls, quantized=True)]
+    return [*lines, "", f"return apply{suffix}, apply_quantized{suffix}"]
+
+
+def _body(scheme: ir.Scheme, calls: list[ir.Call], *, quantized: bool) -> list[str]:
+    lines: list[str] = []
+    for call in calls:
+        block = _quantize(scheme, call) if not quantized else []
+        block += _multiply(scheme, call, quantized=quantized)
+        if call.max_m is not None:
+            lines.append(f"if m <= {call.max_m}:")
+            lines += [f"    {line}" for line in block]
+        else:
+            lines += block
+    if _uses("\n".join(lines), "m"):
+        lines.insert(0, f"m = {'codes' if quantized else 'x'}.shape[0]")
+    return lines
+
+
+def _quantize(scheme: ir.Scheme, call: ir.Call) -> list[str]:
+    kernel = call.quantize
+    given = {
+        "x": "x",
+        "codes_dtype": "torch.int8" if scheme.activation.format == "int8" else "fp8",
+        "fp8_dtype": "fp8" if scheme.activation.format == "fp8_e4m3" else None,
+        "input_scale": "input_scale" if scheme.activation.mode == "static" else None,
+        "activation": "ACTIVATION",
+    }
+    return [f"codes, scale = {kernel.name}({_arguments(kernel, given, call.options)})"]
+
+
+def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]:
+    gemm, lines = call.gemm, []
+    padded = gemm.minimum_rows > 1 or gemm.multiple_rows > 1
+    layout = "row_major" if quantized else call.quantized_layout
+    stored_codes = "bytes" if quantized else call.quantize.codes
+    stored_scale = "bytes" if quantized else call.quantize.scale_dtype
+    if padded:
+        lines.append(f"rows = {_padded_rows(gemm)}")
+        lines.append("codes = pad_rows(codes, rows)")
+        if not gemm.accumulators:
+            lines.append("scale = pad_rows(scale, rows)")
+    if layout != call.x_scale.layout:
+        lines += _relay(scheme, call, "rows" if padded else "m")
+    x, x_scale = gemm.operand("x"), gemm.operand("x_scale")
+    codes, scale = "codes", "scale"
+    if x and scheme.activation.format == "fp4_e2m1" and x.dtype in STORAGE and x.dtype != stored_codes:
+        codes = f"codes.view({STORAGE[x.dtype or '']})"
+    if x_scale and scheme.activation.scale == "e8m0" and x_scale.dtype in STORAGE and x_scale.dtype != stored_scale:
+        scale = f"scale.view({STORAGE[x_scale.dtype or '']})"
+    if call.x_scale.fold:
+        scale = f"fold_rows({scale}, {call.x_scale.fold})"
+    fused = gemm.operand("bias") is not None
+    given = {
+        "x": codes,
+        "weight": _weight_name(gemm, "weight"),
+        "x_scale": scale,
+        "weight_scale": _weight_name(gemm, "weight_scale"),
+        "bias": "bias",
+        "output_dtype": "dtype",
+        "activation": "ACTIVATION",
+        "weight_operand": "WEIGHT",
+    }
+    product = f"{gemm.name}({_arguments(gemm, given)})"
+    if padded:
+        product = f"{product}[:m]"
+    if gemm.accumulators:
+        return [*lines, f"return scale_accumulators({product}, scale, weight_scale, bias, dtype)"]
+    if fused:
+        return [*lines, f"return {product}"]
+    return [*lines, f"y = {product}", "return y if bias is None else y + bias"]
+
+
+def _padded_rows(gemm: ir.Kernel) -> str:
+    if gemm.multiple_rows > 1:
+        return f"-(-m // {gemm.multiple_rows}) * {gemm.multiple_rows}"
+    return f"max(m, {gemm.minimum_rows})"
+
+
+def _relay(scheme: ir.Scheme, call: ir.Call, rows: str) -> list[str]:
+    """From the plain layout of scales to the one that the GEMM reads."""
+    if call.x_scale.layout == "per_row":
+        return [] if scheme.activation.granularity == "per_token" else [f"scale = expand_rows(scale, {rows})"]
+    return [f"scale = {ROW_SCALE_STEPS[call.x_scale.layout]}(scale)"]
+
+
+def _arguments(kernel: ir.Kernel, given: dict[str, str | None], options: tuple[tuple[str, bool], ...] = ()) -> str:
+    positional = sorted((use for use in kernel.operands if use.position is not None), key=lambda use: use.position or 0)
+    shown = [given[use.role] or "" for use in positional]
+    for use in kernel.operands:
+        value = given[use.role]
+        if use.keyword is not None and value is not None:
+            shown.append(f"{use.keyword}={value}")
+    shown += [f"{name}={value}" for name, value in options]
+    for name, value in kernel.constants:
+        shown.append(f"{name}={f'{kernel.name}_{name}' if isinstance(value, Imported) else repr(value)}")
+    return ", ".join(shown)
+
+
+def _data(backend: ir.Backend) -> str:
+    calls = tuple(
+        Call(
+            when=when_text(call),
+            quantize=f"{call.quantize.library}.{call.quantize.name}",
+            gemm=f"{call.gemm.library}.{call.gemm.name}",
+            min_m=call.min_m,
+            max_m=call.max_m,
+            batch_invariant=call.batch_invariant,
+            scale_layout=call.x_scale.layout,
+        )
+        for call in backend.calls
+    )
+    kernels = ", ".join(constant_name(kernel) for kernel in backend.kernels)
+    quantizers = ", ".join(constant_name(kernel) for kernel in backend.kernels if kernel.does == "quantize")
+    fields = [
+        f"name={backend.name!r}",
+        f"why_not=why_not_{backend.name}",
+        f"prepare=prepare_{backend.name}",
+        f"bind=bind_{backend.name}",
+        f"kernels=({kernels},)",
+        f"quantizers=({quantizers},)",
+        f"calls={source(calls)}",
+    ]
+    if backend.inputs:
+        fields.append(f"inputs={source(backend.inputs)}")
+    if backend.calls[0].gemm.fp8 != "device":
+        fields.append(f"fp8={backend.calls[0].gemm.fp8!r}")
+    if backend.on_use != "quiet":
+        fields.append(f"on_use={backend.on_use!r}")
+    return ", ".join(fields)
+
+
+def _uses(text: str, name: str) -> bool:
+    """Whether Python text reads a name, keywords of calls and attributes aside."""
+    return re.search(rf"(?<![\w.]){name}\b(?!=[^=])", text) is not None

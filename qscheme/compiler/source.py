@@ -1,0 +1,350 @@
+"""YAML text -> plain data and the place of every value."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""The keys and list positions that lead from the root to a value."""
+
+DEEPEST = 20
+"""How many mappings and lists may stand inside each other."""
+
+LARGEST = 1 << 20
+"""How many bytes a file may have."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where something stands in a file; line and column count characters from 1."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """A mistake and its place."""
+
+    place: Place
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
+
+
+class SourceError(Exception):
+    """One or more mistakes in one file, sorted by place."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(problems))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What one file says, and where.
+
+    data: mappings are dict with str keys, lists are tuple; else None, bool, int, float or str.
+    places: the place of every value, the root under ().
+    key_places: the place of the key of every value that has one.
+    texts: every scalar as written, without quotes and escapes.
+    """
+
+    file: str
+    data: object
+    places: Mapping[KeyPath, Place]
+    key_places: Mapping[KeyPath, Place]
+    texts: Mapping[KeyPath, str]
+
+    def place_of(self, path: KeyPath) -> Place:
+        """The place of the value at the path, or of its deepest ancestor that the file has; other parts are skipped."""
+        return self.places[self._known(path)]
+
+    def key_place_of(self, path: KeyPath) -> Place:
+        """Like `place_of`, but the place of the key where the value has one."""
+        known = self._known(path)
+        return self.key_places.get(known, self.places[known])
+
+    def raw(self, path: KeyPath) -> str | None:
+        """The text of the scalar at the path (`7.10` where the data says 7.1); None where a mapping or list stands."""
+        return self.texts.get(self._known(path))
+
+    def _known(self, path: KeyPath) -> KeyPath:
+        known: KeyPath = ()
+        for part in path:
+            if (*known, part) in self.places:
+                known = (*known, part)
+        return known
+
+
+def read_file(path: Path, shown: str) -> Document:
+    """The document in a file, which errors call `shown`; raises SourceError for every mistake."""
+    start = Place(shown, 1, 1)
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(LARGEST + 1)
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        cause = error.strerror if isinstance(error, OSError) else error
+        raise SourceError([Problem(start, f"cannot be read: {cause}")]) from error
+    if len(content) > LARGEST:
+        raise SourceError([_too_large(start)])
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
+        message = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise SourceError([Problem(_place_after(before, shown), message)]) from error
+    return read(text, shown)
+
+
+def read(text: str, file: str) -> Document:
+    """The document in a text, which errors call `file`; raises SourceError for every mistake."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if len(text) > LARGEST:
+        raise SourceError([_too_large(Place(file, 1, 1))])
+    unprintable = _unprintable(text, allowed="\n")
+    if unprintable is not None:
+        place = _place_after(text[:unprintable], file)
+        raise SourceError([Problem(place, _refused_character(text[unprintable]))])
+    events = cast("_Events", _Loader(text, file))
+    reader = _Reader(events, file)
+    try:
+        return reader.document()
+    except yaml.MarkedYAMLError as error:
+        syntax = Problem(_place_of_mark(error.problem_mark or events.get_mark()), _syntax_message(error))
+    except (ValueError, OverflowError):
+        # PyYAML passes the digits of an escape such as "\UFFFFFFFF" to chr() unchecked.
+        syntax = Problem(_place_of_mark(events.get_mark()), "the escape names no Unicode character; mend its digits")
+    raise SourceError([*reader.problems, syntax])
+
+
+class _Events(Protocol):
+    """What we use of a PyYAML loader, with the types that it lacks."""
+
+    def get_event(self) -> yaml.Event: ...
+
+    def check_event(self, choice: type[yaml.Event], /) -> bool: ...
+
+    def get_mark(self) -> yaml.Mark: ...
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's pure Python parser, with the file's name in every mark and without directives."""
+
+    def __init__(self, text: str, file: str) -> None:
+        super().__init__(text)
+        self.name = file
+
+    def fetch_directive(self) -> None:
+        """Refuse `%YAML` and `%TAG`, which could change what later text means."""
+        raise yaml.MarkedYAMLError(
+            problem="found % at the start of a line; directives are not part of the language, quote the text",
+            problem_mark=cast("_Events", self).get_mark(),
+        )
+
+
+class _Reader:
+    """Builds the data of one document from its events; anchors and tags are gone from nodes, so these are too late."""
+
+    def __init__(self, events: _Events, file: str) -> None:
+        self.events = events
+        self.file = file
+        self.problems: list[Problem] = []
+        self.places: dict[KeyPath, Place] = {}
+        self.key_places: dict[KeyPath, Place] = {}
+        self.texts: dict[KeyPath, str] = {}
+
+    def document(self) -> Document:
+        self.events.get_event()  # the stream's start
+        if self.events.check_event(yaml.StreamEndEvent):
+            raise SourceError([Problem(Place(self.file, 1, 1), "the file is empty; write a mapping")])
+        self.events.get_event()  # the document's start
+        data = self.value((), DEEPEST)
+        self.events.get_event()  # the document's end
+        if not self.events.check_event(yaml.StreamEndEvent):
+            self.refuse(self.events.get_event(), "a second document; give it a file of its own")
+        if data is None and self.texts.get(()) == "":
+            self.problems.append(Problem(self.places[()], "the file is empty; write a mapping"))
+        if self.problems:
+            raise SourceError(self.problems)
+        return Document(self.file, data, self.places, self.key_places, self.texts)
+
+    def value(self, path: KeyPath, levels: int) -> object:
+        event = self.events.get_event()
+        self.places[path] = _place(event)
+        self.refuse_properties(event)
+        match event:
+            case yaml.ScalarEvent():
+                return self.scalar(event, path)
+            case yaml.CollectionStartEvent() if levels == 0:
+                self.refuse(event, f"more than {DEEPEST} levels of mappings and lists; use fewer")
+                raise SourceError(self.problems)
+            case yaml.SequenceStartEvent():
+                return self.sequence(path, levels - 1)
+            case yaml.MappingStartEvent():
+                return self.mapping(path, levels - 1)
+            case _:
+                return None  # an alias, refused already
+
+    def sequence(self, path: KeyPath, levels: int) -> tuple[object, ...]:
+        items: list[object] = []
+        while not self.events.check_event(yaml.SequenceEndEvent):
+            items.append(self.value((*path, len(items)), levels))
+        self.events.get_event()
+        return tuple(items)
+
+    def mapping(self, path: KeyPath, levels: int) -> dict[str, object]:
+        entries: dict[str, object] = {}
+        while not self.events.check_event(yaml.MappingEndEvent):
+            event = self.events.get_event()
+            key = self.key(event)
+            inner = (*path, key)
+            first = self.key_places.setdefault(inner, _place(event))
+            if key in entries:
+                self.refuse(event, f"the key {key!r} a second time; the first is at {first}, remove one of them")
+            entries[key] = self.value(inner, levels)
+        self.events.get_event()
+        return entries
+
+    def key(self, event: yaml.Event) -> str:
+        self.refuse_properties(event)
+        match event:
+            case yaml.ScalarEvent(value=text):
+                if event.style is not None:
+                    self.refuse_unprintable(event)
+                elif text == "<<":
+                    self.refuse(event, "the merge key <<; merge keys are not part of the language, write the keys out")
+                elif text == "":
+                    self.refuse(event, "a value without a key; write the key before the colon")
+                elif not isinstance(_plain(text), str):
+                    self.refuse(event, f"the key {text}, which is not text; quote it: '{text}'")
+                return text
+            case yaml.AliasEvent(anchor=anchor):
+                return f"*{anchor}"
+            case _:
+                self.refuse(event, "a mapping or list as a key; keys are text")
+                raise SourceError(self.problems)
+
+    def scalar(self, event: yaml.ScalarEvent, path: KeyPath) -> bool | int | float | str | None:
+        self.texts[path] = event.value
+        if event.style is not None:
+            self.refuse_unprintable(event)
+            return event.value
+        value = _plain(event.value)
+        if isinstance(value, float) and _out_of_range(value, event.value):
+            self.refuse(event, f"{event.value}, which is beyond the range of a number; write one within, or quote it")
+        return value
+
+    def refuse_properties(self, event: yaml.Event) -> None:
+        """Refuse aliases, anchors and tags."""
+        if isinstance(event, yaml.AliasEvent):
+            self.refuse(event, f"the alias *{event.anchor}; aliases are not part of the language, write the value out")
+            return
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            self.refuse(event, f"the anchor &{event.anchor}; anchors are not part of the language, remove it")
+        if isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)) and event.tag is not None:
+            self.refuse(event, f"the tag {event.tag}; tags are not part of the language, remove it or quote the text")
+
+    def refuse_unprintable(self, event: yaml.ScalarEvent) -> None:
+        """Refuse escapes for characters that the file itself may not have; line breaks and tabs may be escaped."""
+        unprintable = _unprintable(event.value, allowed="\n\t")
+        if unprintable is not None:
+            self.problems.append(Problem(_place(event), _refused_character(event.value[unprintable])))
+
+    def refuse(self, event: yaml.Event, found: str) -> None:
+        self.problems.append(Problem(_place(event), f"found {found}"))
+
+
+_WORDS: Mapping[str, bool | None] = {"": None, "null": None, "true": True, "false": False}
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,14})")
+# A dot or an exponent makes a decimal; no leading zeros, underscores, signs of plus, inf or nan.
+_DECIMAL = re.compile(r"-?(?=[0-9]*[.eE])((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+
+def _plain(text: str) -> bool | int | float | str | None:
+    """What an unquoted scalar means."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _out_of_range(value: float, text: str) -> bool:
+    """Whether a decimal became infinite, or became 0 although it is not."""
+    return math.isinf(value) or (not value and re.match("-?[0.]*[1-9]", text) is not None)
+
+
+def _unprintable(text: str, allowed: str) -> int | None:
+    """The position of the first character that would be invisible or misleading in an editor, if there is one."""
+    if text.translate(dict.fromkeys(map(ord, allowed))).isprintable():
+        return None
+    return next(
+        position for position, character in enumerate(text) if not (character.isprintable() or character in allowed)
+    )
+
+
+def _refused_character(character: str) -> str:
+    if character == "\t":
+        return "found a tab; use spaces, or write \\t in double-quoted text"
+    name = unicodedata.name(character, "a control character or one without a name")
+    cure = "use a space" if unicodedata.category(character) == "Zs" else "remove it"
+    return f"found U+{ord(character):04X} ({name}), which does not show in an editor; {cure}"
+
+
+_CURES = (
+    ("mapping values are not allowed", "quote text that has ': ' in it, or indent the line as its neighbours"),
+    ("cannot start any token", "quote the text"),
+    ("could not find expected ':'", "write `key: value`, and quote text of several lines"),
+    ("expected <block end>", "indent the line as its neighbours, and quote text with special characters"),
+    ("expected ',' or", "separate items by commas, and close every bracket"),
+    ("unexpected end of stream", "close the quotation marks"),
+    ("expected '<document start>'", "write one document, without `...`"),
+    ("undefined tag handle", "tags are not part of the language, quote the text"),
+    ("unknown escape", "double the backslash, or use single quotation marks"),
+)
+
+
+def _syntax_message(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or "not YAML"
+    context = ""
+    if error.context and error.context_mark is not None:
+        context = f" {error.context} that starts at line {error.context_mark.line + 1}"
+    cure = next((f"; {cure}" for words, cure in _CURES if words in problem), "")
+    return f"{problem}{context}{cure}"
+
+
+def _too_large(place: Place) -> Problem:
+    return Problem(place, f"the file has more than {LARGEST} bytes; split it")
+
+
+def _place(event: yaml.Event) -> Place:
+    mark = cast("yaml.Mark | None", event.start_mark)
+    assert mark is not None, "PyYAML's parser marks every event"
+    return _place_of_mark(mark)
+
+
+def _place_of_mark(mark: yaml.Mark) -> Place:
+    return Place(mark.name, mark.line + 1, mark.column + 1)
+
+
+def _place_after(before: str, file: str) -> Place:
+    """The place that follows a text."""
+    return Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
