@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qscheme.errors import QschemeError, SchemeFileError
 
 if TYPE_CHECKING:
+    from qscheme.compiler.ir import Catalogue
     from qscheme.tables import Tables
 
 app = typer.Typer(
@@ -21,8 +21,12 @@ app = typer.Typer(
 
 Schemes = Annotated[Path, typer.Option("--schemes", help="Folder of scheme files.", metavar="DIR")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
-Trust = Annotated[list[str] | None, typer.Option("--trust-library", help="A further library that symbols may name.", metavar="NAME")]
-TablesName = Annotated[str | None, typer.Option("--tables", help="Generated package to read instead of the shipped one.", metavar="PACKAGE")]  # fmt: skip
+Trust = Annotated[
+    list[str] | None, typer.Option("--trust-library", help="A further library that symbols may name.", metavar="NAME")
+]
+TablesName = Annotated[
+    str | None, typer.Option("--tables", help="Generated package to read, not the shipped one.", metavar="PACKAGE")
+]
 
 
 def main() -> None:
@@ -103,7 +107,9 @@ def list_schemes(tables: TablesName = None, as_json: Json = False) -> None:
 
 @app.command()
 def doctor(
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda:0, ...; this machine's accelerator if absent.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda:0, ...; this machine's accelerator if absent.")
+    ] = None,
     tables: TablesName = None,
     as_json: Json = False,
 ) -> None:
@@ -128,10 +134,16 @@ def explain(
     out_dtype: Annotated[str, typer.Option("--out-dtype", help="bf16, fp16 or fp32.")] = "bf16",
     bias: Annotated[bool, typer.Option("--bias", help="The layer has a bias.")] = False,
     rotation: Annotated[int | None, typer.Option("--rotation", help="Block size of a Hadamard rotation: 32.")] = None,
-    aiter: Annotated[str | None, typer.Option("--aiter", help="AITER's release, or none.", metavar="0.1.20|none")] = None,
+    aiter: Annotated[  # noqa: A002
+        str | None, typer.Option("--aiter", help="AITER's release, or none.", metavar="0.1.20|none")
+    ] = None,
     torch: Annotated[str | None, typer.Option("--torch", help="torch's release, or none.")] = None,
-    switch: Annotated[list[str] | None, typer.Option("--switch", help="NAME=on or NAME=off.", metavar="NAME=on|off")] = None,
-    tuned: Annotated[str | None, typer.Option("--tuned", help="all, none, or a CSV file.", metavar="all|none|FILE")] = None,
+    switch: Annotated[
+        list[str] | None, typer.Option("--switch", help="NAME=on or NAME=off.", metavar="NAME=on|off")
+    ] = None,
+    tuned: Annotated[
+        str | None, typer.Option("--tuned", help="all, none, or a CSV file.", metavar="all|none|FILE")
+    ] = None,
     compute_units: Annotated[int | None, typer.Option("--compute-units", help="For tuned tables.", min=1)] = None,
     backend: Annotated[str | None, typer.Option("--backend", help="Consider this backend only.")] = None,
     disable: Annotated[list[str] | None, typer.Option("--disable", help="Do not consider this backend.")] = None,
@@ -165,7 +177,7 @@ def _compiled(schemes: Path, package: str, trust: list[str] | None) -> dict[str,
     return emit(_catalogue(schemes, trust), package)
 
 
-def _catalogue(schemes: Path, trust: list[str] | None):  # noqa: ANN202
+def _catalogue(schemes: Path, trust: list[str] | None) -> Catalogue:
     from qscheme.compiler.folder import read_folder
     from qscheme.compiler.resolve import resolve
     from qscheme.tables import shipped_schemes

@@ -48,7 +48,7 @@ class UnknownSwitch(UnknownFact):
 
 
 class InvalidLayer(QschemeError):
-    """A layer's operand is not what its scheme says; names the layer, the operand, what is needed and what was found."""
+    """An operand is not what the scheme says; names the layer, the operand, what is needed and what was found."""
 
     def __init__(self, layer: str, operand: str, needs: str, found: str) -> None:
         self.layer, self.operand, self.needs, self.found = layer, operand, needs, found

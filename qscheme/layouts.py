@@ -245,7 +245,7 @@ def _is_e8m0(scale: Tensor) -> bool:
 
 
 def row_major(x: Tensor) -> Tensor:
-    """x [R, C] with its rows one after the other, at an address that is a multiple of ALIGNMENT bytes; copied if not so."""
+    """x [R, C] with its rows one after the other, at a multiple of ALIGNMENT bytes; a copy only if it is not so."""
     rows = x.contiguous()
     return rows if rows.data_ptr() % ALIGNMENT == 0 else rows.clone()
 

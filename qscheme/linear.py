@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from qscheme.selection import dispatch
 from qscheme.tables import Tables, load
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from types import ModuleType
 
     from torch import Tensor
@@ -58,11 +58,9 @@ class Linear(nn.Module):
         self.register_buffer("bias", bias)
         self._tables = tables
         self._bound: Bound | None = None
-        self.register_load_state_dict_post_hook(_unbind)
+        vars(nn.Module)["register_load_state_dict_post_hook"](self, _unbind)
 
-    def bind(
-        self, facts: Facts | None = None, *, backend: str | None = None, disabled: Collection[str] = ()
-    ) -> Bound:
+    def bind(self, facts: Facts | None = None, *, backend: str | None = None, disabled: Collection[str] = ()) -> Bound:
         """Bind now, with the arguments of `qscheme.dispatch`, and use the result from here on."""
         self._bound = dispatch(self, facts, self._tables, backend, disabled)
         return self._bound
@@ -78,9 +76,9 @@ class Linear(nn.Module):
         where = self._bound.backend if self._bound else "not bound yet"
         return f"{self.scheme}, weight={list(self.weight.shape)}, {where}"
 
-    def _apply(self, fn: object, recurse: bool = True) -> Linear:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
         self._bound = None
-        return super()._apply(fn, recurse)
+        return cast("Linear", vars(nn.Module)["_apply"](self, fn, recurse))
 
 
 def quantize(
@@ -105,6 +103,7 @@ def quantize(
     if mode == "static" and input_scale is None:
         raise InvalidLayer(name, "input_scale", "one value, as the activation is static", "none")
     weight = layer.weight.detach()
+    bias = cast("Tensor | None", layer.bias)
     if operand.format == "fp4_e2m1" and weight.shape[1] % 2:
         raise InvalidLayer(name, "weight", "an even K, as two codes share a byte", f"K = {weight.shape[1]}")
     codes, scale = quantize_rows(rotate_hadamard(weight, rotation) if rotation else weight, operand)
@@ -114,7 +113,7 @@ def quantize(
         codes,
         scale,
         input_scale=given,
-        bias=None if layer.bias is None else layer.bias.detach().clone(),
+        bias=None if bias is None else bias.detach().clone(),
         out_dtype=out_dtype or weight.dtype,
         name=name,
         rotation=rotation,
@@ -123,5 +122,5 @@ def quantize(
 
 
 def _unbind(module: nn.Module, incompatible: object) -> None:
-    if isinstance(module, Linear):
-        module._bound = None  # noqa: SLF001
+    """Forget what was prepared from tensors that were just loaded over."""
+    vars(module)["_bound"] = None

@@ -223,6 +223,9 @@ def _untiled(tiles: Tensor, rows: int, columns: int) -> Tensor:
 def _scale_grid(scale: Tensor, rows: int, columns: int, granularity: Granularity) -> Tensor:
     """A stored scale as [grid rows, 1, grid columns, 1]: E8M0 as uint8, all else as float32."""
     grid_rows, grid_columns = _grid(rows, columns, granularity)
+    if granularity == "per_tensor" and scale.numel() == rows:
+        # One scale for each part of a fused layer, expanded to rows; the single tile is [1, rows, 1, columns].
+        return scale.to(torch.float32).reshape(1, rows, 1, 1)
     if scale.numel() != grid_rows * grid_columns:
         needs = f"{grid_rows} x {grid_columns} elements for {granularity} of [{rows}, {columns}]"
         raise ValueError(f"scale: needs {needs}, found shape {list(scale.shape)}")
@@ -232,10 +235,13 @@ def _scale_grid(scale: Tensor, rows: int, columns: int, granularity: Granularity
 
 
 def _largest(operand: Operand, fp8: torch.dtype) -> float:
-    """The rule's maximum in the values of the codes: halved on fnuz where it is meant for fn."""
-    largest = operand.rule.max
-    fnuz = operand.format == "fp8_e4m3" and fp8 == torch.float8_e4m3fnuz
-    return largest / 2 if fnuz and largest > torch.finfo(fp8).max else largest
+    """The rule's maximum in the values of the codes: its fnuz_max on fnuz, or half of a max that is meant for fn."""
+    rule = operand.rule
+    if operand.format != "fp8_e4m3" or fp8 != torch.float8_e4m3fnuz:
+        return rule.max
+    if rule.fnuz_max is not None:
+        return rule.fnuz_max
+    return rule.max / 2 if rule.max > torch.finfo(fp8).max else rule.max
 
 
 def _scale_of(tiles: Tensor, operand: Operand, fp8: torch.dtype) -> Tensor:

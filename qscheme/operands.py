@@ -132,7 +132,7 @@ def _weight_scale(layer: Layer, scheme: Scheme, n: int, k: int, widths: Sequence
         fused = "" if widths is None else f", or one value for each of the {len(widths)} logical widths"
         raise InvalidLayer(_name(layer), "weight_scale", needs + fused, f"shape {list(scale.shape)}")
     if tuple(scale.shape) != shape:
-        rows, columns = shape
+        rows, columns = shape[0], shape[-1]
         padded = scale.dim() == 2 and scale.shape[0] >= rows and scale.shape[1] >= columns and _is_padded(layer)
         if not padded:
             needs = f"shape {list(shape)} for N = {n} and K = {k} in tiles of {granularity}"
@@ -166,7 +166,11 @@ def _input_scale(layer: Layer, scheme: Scheme) -> Tensor | None:
         raise InvalidLayer(_name(layer), "input_scale", "one value, as the activation is static", "none")
     _same_device(layer, "input_scale", scale)
     if scale.numel() != 1 or scale.dtype not in FLOATS:
-        raise InvalidLayer(_name(layer), "input_scale", "one float value", f"{scale.dtype} of shape {list(scale.shape)}")
+        raise InvalidLayer(
+            _name(layer), "input_scale", "one float value", f"{scale.dtype} of shape {list(scale.shape)}"
+        )
+    if scale.device.type != "meta" and not 0 < float(scale) < float("inf"):
+        raise InvalidLayer(_name(layer), "input_scale", "a finite scale above zero", str(float(scale)))
     return scale.reshape(1).float()
 
 

@@ -61,7 +61,12 @@ def decide(
         out_dtype=dtypes[out_dtype], out_features=n, in_features=k, rotation=rotation,
     )  # fmt: skip
     if arch is None:
-        given = {"--aiter or --torch": libraries, "--switch": switches, "--tuned": tuned, "--compute-units": compute_units}
+        given = {
+            "--aiter or --torch": libraries,
+            "--switch": switches,
+            "--tuned": tuned,
+            "--compute-units": compute_units,
+        }
         for option, value in given.items():
             if value:
                 raise UnknownFact(f"{option} describes another machine; it needs --arch beside it")

@@ -76,7 +76,9 @@ def explain(
     """
     found, scheme = _scheme(layer, tables)
     weight = getattr(layer, "weight", None)
-    known = facts if facts is not None else Facts.of_this_machine(None if weight is None else weight.device, tables=found)
+    known = (
+        facts if facts is not None else Facts.of_this_machine(None if weight is None else weight.device, tables=found)
+    )
     about = layer_facts(layer, scheme)
     decision = _named(_decide(scheme, known, about, backend, tuple(disabled)), str(getattr(layer, "name", "") or ""))
     if weight is None:

@@ -16,9 +16,7 @@ INTERFACE = 1
 
 Format: TypeAlias = Literal["int8", "fp8_e4m3", "fp4_e2m1"]
 ScaleFormat: TypeAlias = Literal["fp32", "e8m0"]
-Granularity: TypeAlias = Literal[
-    "per_tensor", "per_token", "per_channel", "1x128", "128x128", "1x32", "1x16", "32x32"
-]
+Granularity: TypeAlias = Literal["per_tensor", "per_token", "per_channel", "1x128", "128x128", "1x32", "1x16", "32x32"]
 Mode: TypeAlias = Literal["dynamic", "static"]
 ScaleRule: TypeAlias = Literal["amax_div", "floor", "even", "even175", "rceil", "ceil", "nearest15", "log_nearest"]
 Rounding: TypeAlias = Literal["rne", "half_away", "truncate", "ties_to_zero"]
@@ -123,9 +121,9 @@ class Kernel:
     """A function of a kernel library, and how to call it in every release that has it.
 
     forms: the newest first. adapt: (index of the form, its loaded function, and its configuration function if it has
-    one) -> a callable in the newest form. opaque: the same callable as a custom op, for torch.compile; None where torch can trace it.
-    rules: (first release, rule) pairs, the newest first, of a quantizer. rotate: the optional keyword that makes
-    a quantizer rotate its input.
+    one) -> a callable in the newest form. opaque: the same callable as a custom op, for torch.compile; None where
+    torch can trace it. rules: (first release, rule) pairs, the newest first, of a quantizer. rotate: the optional
+    keyword that makes a quantizer rotate its input.
     """
 
     name: str
@@ -220,8 +218,9 @@ class Offers(Protocol):
 class Tuned(Protocol):
     """Which shapes are tuned."""
 
-    def untuned(self, table: TunedTable, device: Device, compute_units: int | None, n: int, k: int,
-                every: tuple[int, ...]) -> str | None:
+    def untuned(
+        self, table: TunedTable, device: Device, compute_units: int | None, n: int, k: int, every: tuple[int, ...]
+    ) -> str | None:
         """What was found instead of a row for each M in `every`; None if every one is tuned."""
         ...
 
@@ -337,6 +336,12 @@ class Prepared:
     weight_scale: Tensor
     input_scale: Tensor | None
     bias: Tensor | None
+
+    @property
+    def static_scale(self) -> Tensor:
+        """The scale of a static activation, which every layer of such a scheme has."""
+        assert self.input_scale is not None
+        return self.input_scale
 
 
 Rows: TypeAlias = "Callable[[Tensor], Tensor]"

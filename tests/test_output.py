@@ -1,4 +1,3 @@
-# ruff: noqa: SIM300 (the expected value stands first)
 """Generated files against the disk: what is compared, what is written, and what is never touched."""
 
 from __future__ import annotations

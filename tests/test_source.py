@@ -1,4 +1,3 @@
-# ruff: noqa: SIM300 (the expected value stands first)
 """YAML text becomes plain data with the place of every value, or mistakes with a place and a cure."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# ruff: noqa: SIM300 (the expected value stands first)
 """Any text becomes data in which everything has a place, or a located error; nothing else escapes."""
 
 from __future__ import annotations

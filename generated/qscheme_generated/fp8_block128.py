@@ -9,7 +9,6 @@ import torch
 
 from qscheme.layouts import (
     as_dtype,
-    bytes_of,
     column_major,
     e8m0_to_fp32,
     fnuz_scale,
@@ -631,7 +630,7 @@ def bind_reference(
     fp8 = torch.float8_e4m3fn
     bias = weights.bias
     weight = weights.weight
-    weight_scale_bytes = bytes_of(weights.weight_scale)
+    weight_scale = weights.weight_scale
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = quantize(x, ACTIVATION, fp8=fp8)
@@ -639,7 +638,7 @@ def bind_reference(
             codes=codes,
             x_scale=scale,
             weight=weight,
-            weight_scale=weight_scale_bytes,
+            weight_scale=weight_scale,
             bias=bias,
             activation=ACTIVATION,
             weight_operand=WEIGHT,
@@ -651,7 +650,7 @@ def bind_reference(
             codes=codes,
             x_scale=scale,
             weight=weight,
-            weight_scale=weight_scale_bytes,
+            weight_scale=weight_scale,
             bias=bias,
             activation=ACTIVATION,
             weight_operand=WEIGHT,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from qscheme.layouts import as_dtype, bytes_of, expand_rows, pad_rows, row_major, transposed
+from qscheme.layouts import as_dtype, expand_rows, pad_rows, row_major, transposed
 from qscheme.numerics import scale_accumulators
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
@@ -224,7 +224,7 @@ def bind_reference(
     dtype = layer.out_dtype
     bias = weights.bias
     weight = weights.weight
-    weight_scale_bytes = bytes_of(weights.weight_scale)
+    weight_scale = weights.weight_scale
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = quantize(x, ACTIVATION)
@@ -232,7 +232,7 @@ def bind_reference(
             codes=codes,
             x_scale=scale,
             weight=weight,
-            weight_scale=weight_scale_bytes,
+            weight_scale=weight_scale,
             bias=bias,
             activation=ACTIVATION,
             weight_operand=WEIGHT,
@@ -244,7 +244,7 @@ def bind_reference(
             codes=codes,
             x_scale=scale,
             weight=weight,
-            weight_scale=weight_scale_bytes,
+            weight_scale=weight_scale,
             bias=bias,
             activation=ACTIVATION,
             weight_operand=WEIGHT,

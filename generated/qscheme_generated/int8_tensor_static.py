@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from qscheme.layouts import as_dtype, bytes_of, expand_rows, pad_rows, row_major, transposed
+from qscheme.layouts import as_dtype, expand_rows, pad_rows, row_major, transposed
 from qscheme.numerics import scale_accumulators
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
-from .kernels_aiter import GEMM_A8W8_CK, PER_TENSOR_QUANT_HIP, TRITON_GEMM_A8W8
+from .kernels_aiter import GEMM_A8W8_CK, TRITON_GEMM_A8W8
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 from .kernels_torch import INT_MM
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
-    from .kernels_aiter import GemmA8w8Ck, PerTensorQuantHip, TritonGemmA8w8
+    from .kernels_aiter import GemmA8w8Ck, TritonGemmA8w8
     from .kernels_reference import Quantize, ReferenceLinear
     from .kernels_torch import IntMm
 
@@ -35,7 +35,7 @@ def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
     reasons: list[Reason] = []
     if facts.arch not in ("gfx942", "gfx950"):
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
-    reasons += facts.lacks(PER_TENSOR_QUANT_HIP, GEMM_A8W8_CK)
+    reasons += facts.lacks(QUANTIZE, GEMM_A8W8_CK)
     if layer.n % 16 != 0:
         reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
     if layer.k % 16 != 0:
@@ -65,18 +65,18 @@ def prepare_aiter_ck(layer: Operands, facts: Facts) -> Prepared:
 
 
 def bind_aiter_ck(
-    layer: Operands, weights: Prepared, facts: Facts, per_tensor_quant_hip: PerTensorQuantHip, gemm_a8w8_ck: GemmA8w8Ck
+    layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, gemm_a8w8_ck: GemmA8w8Ck
 ) -> tuple[Rows, QuantizedRows]:
     """`aiter_ck` over rows of x, and over rows that are quantized already."""
     dtype = layer.out_dtype
-    input_scale = weights.input_scale
+    input_scale = weights.static_scale
     bias = weights.bias
     weight = weights.weight
     weight_scale = weights.weight_scale
 
     def apply(x: Tensor) -> Tensor:
         m = x.shape[0]
-        codes, scale = per_tensor_quant_hip(x, scale=input_scale, quant_dtype=torch.int8)
+        codes, scale = quantize(x, ACTIVATION, scale=input_scale)
         scale = expand_rows(scale, m)
         return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
 
@@ -141,7 +141,7 @@ def bind_aiter_triton(
 ) -> tuple[Rows, QuantizedRows]:
     """`aiter_triton` over rows of x, and over rows that are quantized already."""
     dtype = layer.out_dtype
-    input_scale = weights.input_scale
+    input_scale = weights.static_scale
     bias = weights.bias
     weight = weights.weight
     weight_scale = weights.weight_scale
@@ -189,7 +189,7 @@ def bind_torch_int_mm(
 ) -> tuple[Rows, QuantizedRows]:
     """`torch_int_mm` over rows of x, and over rows that are quantized already."""
     dtype = layer.out_dtype
-    input_scale = weights.input_scale
+    input_scale = weights.static_scale
     bias = weights.bias
     weight = weights.weight
     weight_scale = weights.weight_scale
@@ -233,10 +233,10 @@ def bind_reference(
 ) -> tuple[Rows, QuantizedRows]:
     """`reference` over rows of x, and over rows that are quantized already."""
     dtype = layer.out_dtype
-    input_scale = weights.input_scale
+    input_scale = weights.static_scale
     bias = weights.bias
     weight = weights.weight
-    weight_scale_bytes = bytes_of(weights.weight_scale)
+    weight_scale = weights.weight_scale
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = quantize(x, ACTIVATION, scale=input_scale)
@@ -244,7 +244,7 @@ def bind_reference(
             codes=codes,
             x_scale=scale,
             weight=weight,
-            weight_scale=weight_scale_bytes,
+            weight_scale=weight_scale,
             bias=bias,
             activation=ACTIVATION,
             weight_operand=WEIGHT,
@@ -256,7 +256,7 @@ def bind_reference(
             codes=codes,
             x_scale=scale,
             weight=weight,
-            weight_scale=weight_scale_bytes,
+            weight_scale=weight_scale,
             bias=bias,
             activation=ACTIVATION,
             weight_operand=WEIGHT,
@@ -279,19 +279,13 @@ SCHEME: Final = Scheme(
             prepare=prepare_aiter_ck,
             bind=bind_aiter_ck,
             kernels=(
-                PER_TENSOR_QUANT_HIP,
+                QUANTIZE,
                 GEMM_A8W8_CK,
             ),
-            quantizers=(PER_TENSOR_QUANT_HIP,),
+            quantizers=(QUANTIZE,),
             calls=(
-                Call(
-                    when="always",
-                    quantize="aiter.per_tensor_quant_hip",
-                    gemm="aiter.gemm_a8w8_ck",
-                    scale_layout="per_row",
-                ),
+                Call(when="always", quantize="reference.quantize", gemm="aiter.gemm_a8w8_ck", scale_layout="per_row"),
             ),
-            inputs=("bf16", "fp16"),
         ),
         Backend(
             name="aiter_triton",

@@ -10,7 +10,7 @@ import torch
 from qscheme.layouts import swizzled_shape
 from qscheme.numerics import scale_shape
 from qscheme.ops import changed_config, opaque
-from qscheme.types import Call, Form, Kernel, Rule
+from qscheme.types import Form, Kernel, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,47 +55,6 @@ PER_TOKEN_QUANT_HIP: Final = Kernel(
     forms=(Form(symbols=("aiter.per_token_quant_hip",), positional=1, keywords=("quant_dtype",)),),
     adapt=adapt_per_token_quant_hip,
     opaque=opaque_per_token_quant_hip,
-    rules=((None, Rule(scale="amax_div", max=127.0, round="truncate", apply="multiply_reciprocal", floor=0.0)),),
-)
-
-
-class PerTensorQuantHip(Protocol):
-    """`aiter.per_tensor_quant_hip`: x [M, K] -> codes and scales."""
-
-    def __call__(self, x: Tensor, /, *, scale: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
-
-
-def adapt_per_tensor_quant_hip(form: int, functions: tuple[object, ...]) -> PerTensorQuantHip:
-    """`aiter.per_tensor_quant_hip` as its newest release is called, from a form of any release."""
-    return cast("PerTensorQuantHip", functions[0])
-
-
-def opaque_per_tensor_quant_hip(kernel: Callable[..., object]) -> PerTensorQuantHip:
-    """`aiter.per_tensor_quant_hip` as a custom op, which torch.compile does not look into."""
-
-    def fake(x: Tensor, scale: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        m, k = x.shape
-        codes = x.new_empty((m, k), dtype=quant_dtype)
-        return codes, x.new_empty(scale_shape(m, k, "per_tensor"), dtype=torch.float32)
-
-    return cast(
-        "PerTensorQuantHip",
-        opaque(
-            "aiter_per_tensor_quant_hip",
-            "(Tensor x, Tensor scale, ScalarType quant_dtype) -> (Tensor, Tensor)",
-            kernel,
-            fake,
-            positional=1,
-        ),
-    )
-
-
-PER_TENSOR_QUANT_HIP: Final = Kernel(
-    name="aiter.per_tensor_quant_hip",
-    library="aiter",
-    forms=(Form(symbols=("aiter.per_tensor_quant_hip",), positional=1, keywords=("scale", "quant_dtype")),),
-    adapt=adapt_per_tensor_quant_hip,
-    opaque=opaque_per_tensor_quant_hip,
     rules=((None, Rule(scale="amax_div", max=127.0, round="truncate", apply="multiply_reciprocal", floor=0.0)),),
 )
 

@@ -9,7 +9,6 @@ import torch
 
 from qscheme.layouts import (
     as_dtype,
-    bytes_of,
     column_major,
     fold_rows,
     row_major,
@@ -108,8 +107,8 @@ def bind_aiter_asm(
     """`aiter_asm` over rows of x, and over rows that are quantized already."""
     dtype = layer.out_dtype
     bias = weights.bias
-    weight_bytes_by_16 = fold_rows(bytes_of(weights.weight), 16)
-    weight_scale_bytes_by_32 = fold_rows(bytes_of(weights.weight_scale), 32)
+    weight_by_16 = fold_rows(weights.weight, 16)
+    weight_scale_by_32 = fold_rows(weights.weight_scale, 32)
     weight_fp4x2 = weights.weight.view(torch.float4_e2m1fn_x2)
     weight_scale_e8m0 = weights.weight_scale.view(torch.float8_e8m0fnu)
 
@@ -119,9 +118,9 @@ def bind_aiter_asm(
             codes, scale = per_1x32_f4_quant_hip(x, shuffle=False)
             y = gemm_afp4wfp4_preshuffle(
                 codes.view(torch.uint8),
-                weight_bytes_by_16,
+                weight_by_16,
                 x_scales=scale.view(torch.uint8),
-                w_scales=weight_scale_bytes_by_32,
+                w_scales=weight_scale_by_32,
                 dtype=dtype,
             )
             return y if bias is None else y + bias
@@ -129,9 +128,9 @@ def bind_aiter_asm(
             codes, scale = per_1x32_f4_quant_hip(x, shuffle=True)
             y = gemm_afp4wfp4_preshuffle(
                 codes.view(torch.uint8),
-                weight_bytes_by_16,
+                weight_by_16,
                 x_scales=fold_rows(scale.view(torch.uint8), 32),
-                w_scales=weight_scale_bytes_by_32,
+                w_scales=weight_scale_by_32,
                 dtype=dtype,
             )
             return y if bias is None else y + bias
@@ -142,14 +141,12 @@ def bind_aiter_asm(
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
         m = codes.shape[0]
         if m <= 31:
-            y = gemm_afp4wfp4_preshuffle(
-                codes, weight_bytes_by_16, x_scales=scale, w_scales=weight_scale_bytes_by_32, dtype=dtype
-            )
+            y = gemm_afp4wfp4_preshuffle(codes, weight_by_16, x_scales=scale, w_scales=weight_scale_by_32, dtype=dtype)
             return y if bias is None else y + bias
         if m <= 64:
             scale = swizzle_e8m0_256x8(scale)
             y = gemm_afp4wfp4_preshuffle(
-                codes, weight_bytes_by_16, x_scales=fold_rows(scale, 32), w_scales=weight_scale_bytes_by_32, dtype=dtype
+                codes, weight_by_16, x_scales=fold_rows(scale, 32), w_scales=weight_scale_by_32, dtype=dtype
             )
             return y if bias is None else y + bias
         scale = swizzle_e8m0_256x8(scale)
@@ -213,37 +210,33 @@ def bind_aiter_triton(
     """`aiter_triton` over rows of x, and over rows that are quantized already."""
     dtype = layer.out_dtype
     bias = weights.bias
-    weight_bytes = bytes_of(weights.weight)
-    weight_scale_bytes = bytes_of(weights.weight_scale)
-    weight_bytes = bytes_of(weights.weight)
-    weight_scale_bytes = bytes_of(weights.weight_scale)
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+    weight = weights.weight
+    weight_scale = weights.weight_scale
 
     if facts.batch_invariant:
 
         def apply_batch_invariant(x: Tensor) -> Tensor:
             codes, scale = dynamic_mxfp4_quant(x)
-            y = gemm_afp4wfp4_one_split(
-                x=codes, w=weight_bytes, x_scales=scale, w_scales=weight_scale_bytes, dtype=dtype
-            )
+            y = gemm_afp4wfp4_one_split(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
             return y if bias is None else y + bias
 
         def apply_quantized_batch_invariant(codes: Tensor, scale: Tensor) -> Tensor:
             scale = column_major(scale)
-            y = gemm_afp4wfp4_one_split(
-                x=codes, w=weight_bytes, x_scales=scale, w_scales=weight_scale_bytes, dtype=dtype
-            )
+            y = gemm_afp4wfp4_one_split(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
             return y if bias is None else y + bias
 
         return apply_batch_invariant, apply_quantized_batch_invariant
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = dynamic_mxfp4_quant(x)
-        y = gemm_afp4wfp4(x=codes, w=weight_bytes, x_scales=scale, w_scales=weight_scale_bytes, dtype=dtype)
+        y = gemm_afp4wfp4(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
         return y if bias is None else y + bias
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
         scale = column_major(scale)
-        y = gemm_afp4wfp4(x=codes, w=weight_bytes, x_scales=scale, w_scales=weight_scale_bytes, dtype=dtype)
+        y = gemm_afp4wfp4(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
         return y if bias is None else y + bias
 
     return apply, apply_quantized
@@ -274,7 +267,7 @@ def bind_reference(
     dtype = layer.out_dtype
     bias = weights.bias
     weight = weights.weight
-    weight_scale_bytes = bytes_of(weights.weight_scale)
+    weight_scale = weights.weight_scale
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = quantize(x, ACTIVATION)
@@ -282,7 +275,7 @@ def bind_reference(
             codes=codes,
             x_scale=scale,
             weight=weight,
-            weight_scale=weight_scale_bytes,
+            weight_scale=weight_scale,
             bias=bias,
             activation=ACTIVATION,
             weight_operand=WEIGHT,
@@ -294,7 +287,7 @@ def bind_reference(
             codes=codes,
             x_scale=scale,
             weight=weight,
-            weight_scale=weight_scale_bytes,
+            weight_scale=weight_scale,
             bias=bias,
             activation=ACTIVATION,
             weight_operand=WEIGHT,

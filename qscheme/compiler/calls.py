@@ -35,7 +35,7 @@ def resolve_calls(
     if bool(backend.calls) == (backend.quantize is not None or backend.gemm is not None):
         report(file.place(*path), "needs either `quantize` and `gemm`, or `calls`")
         return ()
-    written = [
+    written: list[tuple[model.When | None, str | model.Optioned, str, tuple[str | int, ...]]] = [
         (call.when, call.quantize, call.gemm, (*path, "calls", position)) for position, call in enumerate(backend.calls)
     ]
     if not written:
@@ -62,7 +62,9 @@ def resolve_calls(
         first = when.m.min if when and when.m and when.m.min is not None else start
         last = when.m.max if when and when.m else None
         if first != start:
-            report(file.place(*where, "when"), f"must begin at M = {start}, where the call above it ends, found {first}")
+            report(
+                file.place(*where, "when"), f"must begin at M = {start}, where the call above it ends, found {first}"
+            )
         if last is not None and last < first:
             report(file.place(*where, "when"), f"takes no M: {first} to {last}")
         for m in modes:
@@ -75,7 +77,8 @@ def resolve_calls(
         if x_scale is None:
             report(
                 file.place(*where),
-                f"M = {first} to {'any' if last is None else last} crosses a layout change of x_scale of {gemm.name}; split the call",
+                f"M = {first} to {'any' if last is None else last} crosses a layout change of x_scale of {gemm.name}; "
+                "split the call",
             )
             continue
         has = (quantize.scale_option[0],) if quantize.scale_option else ()
@@ -87,7 +90,8 @@ def resolve_calls(
         if call.quantized_layout not in (x_scale.layout, "row_major"):
             report(
                 file.place(*where),
-                f"{quantize.name} writes its scales {call.quantized_layout}, and {gemm.name} reads them {x_scale.layout}",
+                f"{quantize.name} writes its scales {call.quantized_layout}, "
+                f"and {gemm.name} reads them {x_scale.layout}",
             )
             continue
         calls.append(call)
@@ -96,10 +100,14 @@ def resolve_calls(
             mode_text = "on" if m else "off"
             report(file.place(*path), f"with batch_invariant {mode_text}, no call takes M = {rest} and more")
     if len({_weights(call.gemm) for call in calls}) > 1:
-        report(file.place(*path), "its GEMMs read the weight or its scales in different layouts; make two backends of it")
+        report(
+            file.place(*path), "its GEMMs read the weight or its scales in different layouts; make two backends of it"
+        )
     if calls and not backend.name.startswith(calls[0].gemm.library):
         library = calls[0].gemm.library
-        report(file.place(*path, "name"), f"a backend's name starts with the library of its GEMM: {library}_{backend.name}")
+        report(
+            file.place(*path, "name"), f"a backend's name starts with the library of its GEMM: {library}_{backend.name}"
+        )
     return tuple(calls)
 
 

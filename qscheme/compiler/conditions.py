@@ -154,7 +154,9 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("where", "layer", "a condition on some architectures only", _where),
     Condition("tuned", "layer", "N and K are tuned for every M of a list", _tuned),
     Condition("switches", "environment", "switches are on", _switches),
-    Condition("batch_invariant", "environment", "no kernel's sums depend on M in batch-invariant mode", _batch_invariant),
+    Condition(
+        "batch_invariant", "environment", "no kernel's sums depend on M in batch-invariant mode", _batch_invariant
+    ),
     Condition("m", "call", "M is in a range", None),
     Condition("inputs", "call", "the quantizer takes the dtype of x", None),
 )

@@ -33,14 +33,14 @@ KNOWN = {
     "typing": ("Final", "Literal", "Protocol", "TypeAlias", "cast"),
     "torch": ("Tensor",),
     "qscheme.layouts": (
-        "as_dtype", "bytes_of", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows",
+        "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows",
         "k_major", "pad_rows", "padded_column_major", "row_major", "shuffle_16x16", "swizzle_e8m0_256x8",
         "swizzle_e8m0_32x8", "swizzled_shape", "transposed",
     ),
     "qscheme.numerics": ("scale_accumulators", "scale_shape"),
     "qscheme.ops": ("changed_config", "opaque"),
     "qscheme.types": (
-        "Backend", "Call", "Device", "Facts", "Form", "Kernel", "LayerFacts", "LibrarySource", "Operand", "Operands",
+        "Backend", "Device", "Facts", "Form", "Kernel", "LayerFacts", "LibrarySource", "Operand", "Operands",
         "Prepared", "QuantizedRows", "Reason", "Rows", "Rule", "Scheme", "Switch", "TunedTable",
     ),
 }  # fmt: skip
@@ -125,6 +125,8 @@ def _with_imports(
     """A module with the imports that its text uses."""
     text = _render(template, imports="", **fields)
     used = {module: [name for name in names if _has(text, name)] for module, names in {**KNOWN, **siblings}.items()}
+    if template == "scheme":
+        used["qscheme.types"].append("Call")
     now = {module: sorted({*names} - TYPES_ONLY) for module, names in used.items()}
     later = {module: sorted({*names} & TYPES_ONLY) for module, names in used.items()}
     later |= {module: sorted({*later.get(module, []), *names}) for module, names in protocols.items()}
@@ -180,7 +182,7 @@ def _environment() -> jinja2.Environment:
     # Python is emitted, not HTML; every value from YAML is a checked identifier, a checked dotted name or a repr.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=False,  # noqa: S701
+        autoescape=False,
         undefined=jinja2.StrictUndefined,
         line_statement_prefix="#%",
         trim_blocks=True,
@@ -193,15 +195,11 @@ def _environment() -> jinja2.Environment:
 
 def _formatted(text: str) -> str:
     """The text as ruff formats it, with options that no configuration file can change."""
-    command = [_ruff(), "format", "--isolated", "--line-length", "120", "--target-version", "py310", "-"]
+    command = [*_ruff(), "format", "--isolated", "--line-length", "120", "--target-version", "py310", "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, encoding="utf-8").stdout
 
 
 @cache
-def _ruff() -> str:
+def _ruff() -> tuple[str, ...]:
     beside = Path(sys.executable).with_name("ruff")
-    if beside.exists():
-        return str(beside)
-    from ruff import find_ruff_bin
-
-    return find_ruff_bin()
+    return (str(beside),) if beside.exists() else (sys.executable, "-m", "ruff")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -61,7 +62,11 @@ def read_folder(folder: Path, shipped: Path) -> Folder:
     if not own:
         problems.append(Problem(Place(folder.name, 1, 1), "no scheme files (*.yaml) here; is this the schemes folder?"))
     return Folder(
-        tuple(file for file in schemes if file), tuple(file for file in kernels if file), devices, switches, tuple(problems)
+        tuple(file for file in schemes if file),
+        tuple(file for file in kernels if file),
+        devices,
+        switches,
+        tuple(problems),
     )
 
 
@@ -143,9 +148,9 @@ def _known_keys(model: type[BaseModel], path: KeyPath, message: str) -> tuple[st
 
 
 def _models_in(annotation: object) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for argument in getattr(annotation, "__args__", ()) for found in _models_in(argument)]
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [found for argument in typing.get_args(annotation) for found in _models_in(argument)]
 
 
 def _short(value: object) -> str:

@@ -95,7 +95,7 @@ class LayoutRange:
 
 @dataclass(frozen=True, slots=True)
 class OlderForm:
-    """How an older release is called. out: the keyword of the output that the caller allocates, and its row multiple."""
+    """How an older release is called. out: keyword and row multiple of the output that the caller allocates."""
 
     symbols: tuple[str, ...]
     without: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from qscheme.compiler.ir import Imported
 from qscheme.types import Form
@@ -23,7 +23,14 @@ TYPES = {
 }
 """The Python type of an operand's role; every other is a Tensor."""
 
-SCHEMA = {"Tensor": "Tensor", "Tensor | None": "Tensor?", "torch.dtype": "ScalarType", "bool": "bool", "int": "int", "str": "str"}
+SCHEMA = {
+    "Tensor": "Tensor",
+    "Tensor | None": "Tensor?",
+    "torch.dtype": "ScalarType",
+    "bool": "bool",
+    "int": "int",
+    "str": "str",
+}
 """The type in a custom op's schema of each Python type."""
 
 STORAGE = {"bytes": "torch.uint8", "fp4x2": "torch.float4_e2m1fn_x2", "e8m0": "torch.float8_e8m0fnu"}
@@ -121,7 +128,7 @@ def source(value: object) -> str:
         ]
         return f"{type(value).__name__}({', '.join(arguments)})"
     if isinstance(value, tuple):
-        items: tuple[object, ...] = value
+        items = cast("tuple[object, ...]", value)
         return f"({', '.join(map(source, items))}{',' if len(items) == 1 else ''})"
     return repr(value)
 

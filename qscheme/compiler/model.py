@@ -38,8 +38,8 @@ class Closed(BaseModel):
 class MultipleOf(Closed):
     """Dimensions that must be multiples."""
 
-    n: Multiple | None = Field(None, description="N, the number of output features")
-    k: Multiple | None = Field(None, description="K, the number of input features")
+    n: Multiple | None = Field(default=None, description="N, the number of output features")
+    k: Multiple | None = Field(default=None, description="K, the number of input features")
 
 
 class TunedRow(Closed):
@@ -54,28 +54,30 @@ class Where(Closed):
 
     arch: tuple[Word, ...] = ()
     vendor: tuple[Vendor, ...] = ()
-    since: Release | None = Field(None, description="the first release of the kernel's library that works there")
+    since: Release | None = Field(
+        default=None, description="the first release of the kernel's library that works there"
+    )
     multiple_of: MultipleOf | None = None
 
 
 class Needs(Closed):
     """What must hold for a kernel or a backend to run a layer."""
 
-    arch: tuple[Word, ...] = Field((), description="architectures of devices.yaml")
+    arch: tuple[Word, ...] = Field(default=(), description="architectures of devices.yaml")
     vendor: tuple[Vendor, ...] = ()
-    mx: bool | None = Field(None, description="whether the device has MX matrix units")
-    int8: bool | None = Field(None, description="whether the device has INT8 matrix units")
+    mx: bool | None = Field(default=None, description="whether the device has MX matrix units")
+    int8: bool | None = Field(default=None, description="whether the device has INT8 matrix units")
     multiple_of: MultipleOf | None = None
-    minimum: MultipleOf | None = Field(None, description="the smallest N and K")
+    minimum: MultipleOf | None = Field(default=None, description="the smallest N and K")
     tuned: tuple[TunedRow, ...] = ()
-    switches: tuple[Word, ...] = Field((), description="switches of switches.yaml that must be on")
+    switches: tuple[Word, ...] = Field(default=(), description="switches of switches.yaml that must be on")
     where: tuple[Where, ...] = ()
 
 
 class RuleModel(Closed):
     """How values become codes and a scale; see `qscheme.types.Rule`."""
 
-    since: Release | None = Field(None, description="the first release with this rule; the newest first")
+    since: Release | None = Field(default=None, description="the first release with this rule; the newest first")
     scale: Literal["amax_div", "floor", "even", "even175", "rceil", "ceil", "nearest15", "log_nearest"]
     max: Annotated[float, Field(gt=0)]
     fnuz_max: Annotated[float, Field(gt=0)] | None = None
@@ -95,11 +97,11 @@ class LayoutUntil(Closed):
 class OperandModel(Closed):
     """How a kernel takes one operand."""
 
-    as_: Keyword | None = Field(None, alias="as", description="the keyword it is passed by")
+    as_: Keyword | None = Field(default=None, alias="as", description="the keyword it is passed by")
     position: Annotated[int, Field(ge=0, le=20)] | None = None
     layout: WeightLayout | ScaleLayout | Annotated[tuple[LayoutUntil, ...], Field(min_length=1)] = "row_major"
-    dtype: Storage | Literal["any"] | None = Field(None, description="how its bytes are viewed")
-    fold_rows: Multiple | None = Field(None, description="this many rows are passed as one")
+    dtype: Storage | Literal["any"] | None = Field(default=None, description="how its bytes are viewed")
+    fold_rows: Multiple | None = Field(default=None, description="this many rows are passed as one")
 
 
 class Imported(Closed):
@@ -148,7 +150,7 @@ class Out(Closed):
     """An output that the caller allocates."""
 
     as_: Keyword = Field(alias="as")
-    rows: Annotated[int, Field(ge=1)] = Field(1, description="its rows are a multiple of this")
+    rows: Annotated[int, Field(ge=1)] = Field(default=1, description="its rows are a multiple of this")
 
 
 class Older(Closed):
@@ -166,21 +168,25 @@ class KernelModel(Closed):
     symbol: Symbol | Annotated[tuple[Symbol, ...], Field(min_length=1)]
     since: Release | None = None
     until: Release | None = None
-    formats: tuple[Format, ...] = Field((), description="element formats it is right for; absent if every one")
-    granularity: Granularity | None = Field(None, description="of a quantizer; absent if it serves every one")
+    formats: tuple[Format, ...] = Field(default=(), description="element formats it is right for; absent if every one")
+    granularity: Granularity | None = Field(default=None, description="of a quantizer; absent if it serves every one")
     operands: dict[Role, OperandModel]
     constants: dict[Keyword, bool | int | str | Imported] = Field(default_factory=dict)
     config: Config | None = None
-    rotate: Keyword | None = Field(None, description="optional keyword of a quantizer that rotates blocks of 32")
-    inputs: tuple[Float, ...] = Field((), description="dtypes of x; absent for any floating dtype")
+    rotate: Keyword | None = Field(
+        default=None, description="optional keyword of a quantizer that rotates blocks of 32"
+    )
+    inputs: tuple[Float, ...] = Field(default=(), description="dtypes of x; absent for any floating dtype")
     codes: Storage | None = None
     scale: QuantizerScale | None = None
     rules: tuple[RuleModel, ...] = ()
     rows: RowsPadded | None = None
     output: tuple[Float, ...] | Accumulators = ()
-    fp8: Literal["device", "checkpoint"] = Field("device", description="the E4M3 flavour of its FP8 operands")
+    fp8: Literal["device", "checkpoint"] = Field(default="device", description="the E4M3 flavour of its FP8 operands")
     needs: Needs = Needs()
-    batch_invariant: bool = Field(True, description="false if a row's result depends on how many rows there are")
+    batch_invariant: bool = Field(
+        default=True, description="false if a row's result depends on how many rows there are"
+    )
     older: tuple[Older, ...] = ()
 
 
@@ -198,8 +204,10 @@ class KernelFile(Closed):
 
     library: Word
     distributions: Annotated[tuple[Text, ...], Field(min_length=1)]
-    releases: Text | None = Field(None, description="the file under releases/ that says what each release offers")
-    traceable: bool = Field(False, description="true if torch.compile can look into its kernels")
+    releases: Text | None = Field(
+        default=None, description="the file under releases/ that says what each release offers"
+    )
+    traceable: bool = Field(default=False, description="true if torch.compile can look into its kernels")
     tuned_tables: dict[Word, TunedTableModel] = Field(default_factory=dict)
     kernels: dict[Word, KernelModel]
 
@@ -220,7 +228,7 @@ class WeightModel(Closed):
     format: Format
     granularity: Granularity
     scale: ScaleFormat = "fp32"
-    stored_scales: tuple[ScaleFormat, ...] = Field((), description="scale formats that checkpoints store")
+    stored_scales: tuple[ScaleFormat, ...] = Field(default=(), description="scale formats that checkpoints store")
     rule: RuleModel
 
 

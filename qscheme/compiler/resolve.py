@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 TRUSTED = ("aiter", "torch", "triton", "qscheme")
 """Libraries whose symbols a kernel file may name without being told so at generation."""
 
-RESERVED = frozenset(
-    "machines layer weights facts x m codes scale weight weight_scale input_scale bias dtype fp8 rows y torch "
-    "reasons untuned apply apply_quantized activation cast".split()
-)
+RESERVED = frozenset((
+    "machines", "layer", "weights", "facts", "x", "m", "codes", "scale", "weight", "weight_scale", "input_scale",
+    "bias", "dtype", "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
+))  # fmt: skip
 """Words that generated modules use themselves."""
+
 
 def resolve(folder: Folder, trusted: Iterable[str] = ()) -> tuple[ir.Catalogue, tuple[Problem, ...]]:
     """The catalogue of a folder, and every problem that was found; the catalogue is whole only if there is none."""
@@ -89,7 +90,8 @@ class _Resolver:
         library = file.model.library
         if library not in self.trusted:
             self.report(
-                file.place("library"), f"library {library!r} is not trusted; pass --trust-library {library} to load its symbols"
+                file.place("library"),
+                f"library {library!r} is not trusted; pass --trust-library {library} to load its symbols",
             )
         for name, table in file.model.tuned_tables.items():
             if name in self.tables:
@@ -106,7 +108,11 @@ class _Resolver:
     def kernel(self, name: str, kernel: model.KernelModel, file: File[model.KernelFile]) -> ir.Kernel:
         symbols = (kernel.symbol,) if isinstance(kernel.symbol, str) else kernel.symbol
         config = kernel.config
-        for symbol in (*symbols, *(config.from_ if config else ()), *(s for older in kernel.older for s in older.symbol)):
+        for symbol in (
+            *symbols,
+            *(config.from_ if config else ()),
+            *(s for older in kernel.older for s in older.symbol),
+        ):
             if symbol.split(".")[0] != file.model.library:
                 place = file.place("kernels", name, "symbol")
                 self.report(place, f"the symbol {symbol} is not in the library {file.model.library!r} of this file")
@@ -145,7 +151,9 @@ class _Resolver:
             fp8=kernel.fp8,
             batch_invariant=kernel.batch_invariant,
             older=tuple(
-                ir.OlderForm(older.symbol or symbols, older.without, (older.out.as_, older.out.rows) if older.out else None)
+                ir.OlderForm(
+                    older.symbol or symbols, older.without, (older.out.as_, older.out.rows) if older.out else None
+                )
                 for older in kernel.older
             ),
             traceable=file.model.traceable,
@@ -153,6 +161,7 @@ class _Resolver:
 
     @staticmethod
     def operand(role: str, use: model.OperandModel) -> ir.OperandUse:
+        layouts: tuple[ir.LayoutRange, ...]
         if isinstance(use.layout, str):
             layouts = (ir.LayoutRange(None, use.layout, use.fold_rows),)
         else:
@@ -196,7 +205,9 @@ class _Resolver:
         if says.scheme.startswith("kernels_"):
             self.report(file.place("scheme"), "names that start with kernels_ are those of generated modules")
         if says.activation.granularity == "per_channel":
-            self.report(file.place("activation", "granularity"), "per_channel is for weights; activations have per_token")
+            self.report(
+                file.place("activation", "granularity"), "per_channel is for weights; activations have per_token"
+            )
         if says.weight.granularity == "per_token":
             self.report(file.place("weight", "granularity"), "per_token is for activations; weights have per_channel")
         activation = Operand(
@@ -222,7 +233,12 @@ class _Resolver:
         return ir.Scheme(says.scheme, says.title, file.place("scheme"), activation, weight, stored, tuple(backends))
 
     def backend(
-        self, backend: model.BackendModel, activation: Operand, weight: Operand, file: File[model.SchemeFile], position: int
+        self,
+        backend: model.BackendModel,
+        activation: Operand,
+        weight: Operand,
+        file: File[model.SchemeFile],
+        position: int,
     ) -> ir.Backend | None:
         path = ("backends", position)
         before = len(self.problems)

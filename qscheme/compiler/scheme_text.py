@@ -11,7 +11,7 @@ from qscheme.compiler.kernel_text import STORAGE, constant_name, protocol_name, 
 from qscheme.types import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from qscheme.compiler import ir
 
@@ -136,35 +136,38 @@ def _locals(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[tuple[str, str]]
         yield "fp8", 'fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn'
     else:
         yield "fp8", "fp8 = torch.float8_e4m3fn"
-    yield "input_scale", "input_scale = weights.input_scale"
+    yield "input_scale", "input_scale = weights.static_scale"
     yield "bias", "bias = weights.bias"
     for kernel in backend.kernels:
         if kernel.does == "gemm":
             for role in ("weight", "weight_scale"):
-                name = _weight_name(kernel, role)
-                yield name, f"{name} = {_viewed(kernel, role)}"
+                name = _weight_name(scheme, kernel, role)
+                yield name, f"{name} = {_viewed(scheme, kernel, role)}"
         for name, value in kernel.constants:
             if isinstance(value, Imported):
                 yield f"{kernel.name}_{name}", f"{kernel.name}_{name} = {value.name}"
 
 
-def _weight_name(kernel: ir.Kernel, role: str) -> str:
-    """`weight`, or a name that says how the kernel wants it viewed."""
+def _view(scheme: ir.Scheme, kernel: ir.Kernel, role: str) -> tuple[str | None, int | None]:
+    """How a kernel wants a weight operand viewed: a storage word other than the stored one, and rows passed as one."""
     use = kernel.operand(role)
     if use is None:
-        return role
-    fold = use.layouts[0].fold
-    return "_".join([role, *([use.dtype] if use.dtype in STORAGE else []), *([f"by_{fold}"] if fold else [])])
+        return None, None
+    stored_as_bytes = (scheme.weight.format == "fp4_e2m1") if role == "weight" else (scheme.weight.scale == "e8m0")
+    word = use.dtype if stored_as_bytes and use.dtype in STORAGE and use.dtype != "bytes" else None
+    return word, use.layouts[0].fold
 
 
-def _viewed(kernel: ir.Kernel, role: str) -> str:
-    use = kernel.operand(role)
-    text = f"weights.{role}"
-    if use is not None and use.dtype in STORAGE and use.dtype is not None:
-        text = f"{text}.view({STORAGE[use.dtype]})" if use.dtype != "bytes" else f"bytes_of({text})"
-    if use is not None and use.layouts[0].fold:
-        text = f"fold_rows({text}, {use.layouts[0].fold})"
-    return text
+def _weight_name(scheme: ir.Scheme, kernel: ir.Kernel, role: str) -> str:
+    """`weight`, or a name that says how the kernel wants it viewed."""
+    word, fold = _view(scheme, kernel, role)
+    return "_".join([role, *([word] if word else []), *([f"by_{fold}"] if fold else [])])
+
+
+def _viewed(scheme: ir.Scheme, kernel: ir.Kernel, role: str) -> str:
+    word, fold = _view(scheme, kernel, role)
+    text = f"weights.{role}.view({STORAGE[word]})" if word else f"weights.{role}"
+    return f"fold_rows({text}, {fold})" if fold else text
 
 
 def _functions(scheme: ir.Scheme, calls: list[ir.Call], suffix: str) -> list[str]:
@@ -204,7 +207,8 @@ def _quantize(scheme: ir.Scheme, call: ir.Call) -> list[str]:
 
 
 def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]:
-    gemm, lines = call.gemm, []
+    gemm = call.gemm
+    lines: list[str] = []
     padded = gemm.minimum_rows > 1 or gemm.multiple_rows > 1
     layout = "row_major" if quantized else call.quantized_layout
     stored_codes = "bytes" if quantized else call.quantize.codes
@@ -227,9 +231,9 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     fused = gemm.operand("bias") is not None
     given = {
         "x": codes,
-        "weight": _weight_name(gemm, "weight"),
+        "weight": _weight_name(scheme, gemm, "weight"),
         "x_scale": scale,
-        "weight_scale": _weight_name(gemm, "weight_scale"),
+        "weight_scale": _weight_name(scheme, gemm, "weight_scale"),
         "bias": "bias",
         "output_dtype": "dtype",
         "activation": "ACTIVATION",
@@ -258,13 +262,12 @@ def _relay(scheme: ir.Scheme, call: ir.Call, rows: str) -> list[str]:
     return [f"scale = {ROW_SCALE_STEPS[call.x_scale.layout]}(scale)"]
 
 
-def _arguments(kernel: ir.Kernel, given: dict[str, str | None], options: tuple[tuple[str, bool], ...] = ()) -> str:
+def _arguments(kernel: ir.Kernel, given: Mapping[str, str | None], options: tuple[tuple[str, bool], ...] = ()) -> str:
     positional = sorted((use for use in kernel.operands if use.position is not None), key=lambda use: use.position or 0)
     shown = [given[use.role] or "" for use in positional]
-    for use in kernel.operands:
-        value = given[use.role]
-        if use.keyword is not None and value is not None:
-            shown.append(f"{use.keyword}={value}")
+    shown += [
+        f"{use.keyword}={given[use.role]}" for use in kernel.operands if use.keyword and given[use.role] is not None
+    ]
     shown += [f"{name}={value}" for name, value in options]
     for name, value in kernel.constants:
         shown.append(f"{name}={f'{kernel.name}_{name}' if isinstance(value, Imported) else repr(value)}")

@@ -21,8 +21,8 @@ def support_text(catalogue: ir.Catalogue) -> str:
         f"<!-- {MARK} from schemes/. Edit those files instead. -->",
         "# What runs where",
         "",
-        "Each cell lists the backends that the hardware can run, best first; the first without another reason against it is",
-        "used. A backend marked `*` also needs a tuned shape.",
+        "Each cell lists the backends that the hardware can run, best first; the first without another reason against",
+        "it is used. A backend marked `*` also needs a tuned shape.",
         "",
         *_matrix(catalogue),
     ]
