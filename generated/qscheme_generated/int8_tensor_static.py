@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import torch
-
 from qscheme.layouts import as_dtype, expand_rows, pad_rows, row_major, transposed
 from qscheme.numerics import scale_accumulators
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme

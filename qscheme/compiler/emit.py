@@ -155,7 +155,7 @@ def _with_imports(
 
 def _needs_torch(text: str) -> bool:
     """Whether torch itself is used other than in an annotation."""
-    return re.search(r"(?<!: )\btorch\.(?!dtype\b)", text) is not None
+    return re.search(r"(?<![:|] )\btorch\.(?!dtype\b)", re.sub(r"([\"'`]).*?\1", "", text)) is not None
 
 
 def _import_lines(names: Mapping[str, Iterable[str]]) -> list[str]:
