@@ -90,19 +90,17 @@ class Bound:
         (self._eager, self._eager_quantized), (self._compiled, self._compiled_quantized) = functions
 
     def __call__(self, x: Tensor, x_scale: Tensor | None = None) -> Tensor:
-        if x_scale is not None:
-            return self._from_codes(x, x_scale)
         shape = x.shape
-        if not shape or shape[-1] != self.k or x.dtype not in self._inputs:
+        if len(shape) != 2 or x_scale is not None:
+            return self._from_any(x, x_scale)
+        m, k = shape
+        if k != self.k or x.dtype not in self._inputs:
             raise self._refused(x)
-        flat = len(shape) == 2
-        rows = x if flat else x.reshape(-1, self.k)
-        if rows.shape[0] == 0:
-            return x.new_empty((*shape[:-1], self.n), dtype=self.out_dtype)
-        if not rows.is_contiguous():
-            rows = rows.contiguous()
-        y = self._compiled(rows) if is_compiling() else self._eager(rows)
-        return y if flat else y.reshape(*shape[:-1], self.n)
+        if m == 0:
+            return x.new_empty((0, self.n), dtype=self.out_dtype)
+        if not x.is_contiguous():
+            x = x.contiguous()
+        return self._compiled(x) if is_compiling() else self._eager(x)
 
     def refresh(self, layer: Layer) -> None:
         """Prepare new weights into the storage of the old ones, so that captured graphs see them.
@@ -129,6 +127,15 @@ class Bound:
 
     def __repr__(self) -> str:
         return f"Bound({self.name or 'unnamed'}: {self._scheme.name} on {self.backend}, N = {self.n}, K = {self.k})"
+
+    def _from_any(self, x: Tensor, x_scale: Tensor | None) -> Tensor:
+        """The same for an x that is not [M, K], or for codes."""
+        if x_scale is not None:
+            return self._from_codes(x, x_scale)
+        shape = x.shape
+        if not shape or shape[-1] != self.k:
+            raise self._refused(x)
+        return self(x.reshape(-1, self.k)).reshape(*shape[:-1], self.n)
 
     def _from_codes(self, codes: Tensor, x_scale: Tensor) -> Tensor:
         packed = 2 if self._scheme.activation.format == "fp4_e2m1" else 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 
+from qscheme.bindings import collection_paused
 from qscheme.errors import SchemeFileError
 from qscheme.scanning import ScanPlan, all_tags, scan_tags
 

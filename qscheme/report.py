@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -99,7 +98,7 @@ def decision_data(facts: Facts, decision: Decision) -> dict[str, object]:
             }
             for refusal in decision.refused
         ],
-        "mismatches": [{**asdict(mismatch), "text": mismatch.text} for mismatch in decision.mismatches],
+        "mismatches": [{**mismatch._asdict(), "text": mismatch.text} for mismatch in decision.mismatches],
         "assumed": list(decision.assumed),
     }
 
@@ -108,10 +107,10 @@ def facts_data(facts: Facts) -> dict[str, object]:
     """Facts as JSON, each with where it came from under `origins`."""
     return {
         "arch": facts.arch,
-        "device": asdict(facts.device),
+        "device": facts.device._asdict(),
         "index": facts.index,
         "compute_units": facts.compute_units,
-        "libraries": {name: asdict(library) for name, library in sorted(facts.libraries.items())},
+        "libraries": {name: library._asdict() for name, library in sorted(facts.libraries.items())},
         "switches": dict(sorted(facts.switches.items())),
         "notes": list(facts.notes),
         "origins": dict(sorted(facts.origins.items())),
@@ -183,7 +182,7 @@ def _operand_data(operand: Operand) -> dict[str, object]:
         "granularity": operand.granularity,
         "scale": operand.scale,
         "mode": operand.mode,
-        "rule": asdict(operand.rule),
+        "rule": operand.rule._asdict(),
     }
 
 

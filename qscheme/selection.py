@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -82,10 +81,10 @@ def explain(
     about = layer_facts(layer, scheme)
     decision = _named(_decide(scheme, known, about, backend, tuple(disabled)), str(getattr(layer, "name", "") or ""))
     if weight is None:
-        decision = replace(decision, assumed=tuple(_assumed(scheme, about)))
+        decision = decision._replace(assumed=tuple(_assumed(scheme, about)))
     if m is not None:
         kept = tuple(call for call in decision.calls if call.runs(batch_invariant=known.batch_invariant, m=m))
-        decision = replace(decision, calls=kept[:1])
+        decision = decision._replace(calls=kept[:1])
     return decision
 
 
@@ -95,7 +94,7 @@ def _scheme(layer: Layer, tables: Tables | ModuleType | str | None) -> tuple[Tab
 
 
 def _named(decision: Decision, layer: str) -> Decision:
-    return replace(decision, layer=layer) if layer else decision
+    return decision._replace(layer=layer) if layer else decision
 
 
 @lru_cache(maxsize=4096)
@@ -174,7 +173,7 @@ def _assumed(scheme: Scheme, layer: LayerFacts) -> Iterator[str]:
 
 
 def _warn_once(decision: Decision) -> None:
-    text = replace(decision, layer="").text()
+    text = decision._replace(layer="").text()
     if text not in _warned:
         _warned.add(text)
         logger.warning("a fallback is used, first for %s", decision.text())

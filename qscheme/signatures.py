@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,7 +97,7 @@ class ReleaseOffers:
             return False
         form, offer = kernel.forms[index], self._offer(library, history)
         found = next((known for symbol in form.symbols if (known := offer.parameters(symbol)) is not None), VALUE)
-        return misfit(found, replace(form, keywords=(*form.keywords, keyword))) is None
+        return misfit(found, form._replace(keywords=(*form.keywords, keyword))) is None
 
     def older(self, library: str, release: str) -> bool:
         """Whether the library is older than a release; False where its version is unknown."""

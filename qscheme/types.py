@@ -1,9 +1,13 @@
-"""The vocabulary of qscheme, as frozen data: formats, granularities, rules, kernels, layers, facts, decisions."""
+"""The vocabulary of qscheme, as frozen data: formats, granularities, rules, kernels, layers, facts, decisions.
+
+Plain data are named tuples, which cost an import a tenth of what frozen dataclasses do; what is known by its identity
+(a kernel, a backend, a scheme, the facts of a machine) is a dataclass without equality.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,8 +34,7 @@ BATCH_INVARIANT = "batch_invariant"
 REASON_ORDER: tuple[ReasonKind, ...] = ("hardware", "library", "symbol", "layer", "tuned", "switch", "disabled")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """How a tile of values becomes codes and one scale.
 
     scale: how the scale is found from the tile's largest magnitude (amax).
@@ -51,8 +54,7 @@ class Rule:
     fnuz_max: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """What an activation or a weight is: element format, tile that shares a scale, scale format, rule."""
 
     format: Format
@@ -62,8 +64,7 @@ class Operand:
     mode: Mode = "static"
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(NamedTuple):
     """One condition that does not hold: what is needed and what was found."""
 
     kind: ReasonKind
@@ -75,16 +76,14 @@ class Reason:
         return f"needs {self.needs}, found {self.found}"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A backend that was not chosen, with every reason; empty reasons mean that a better backend came first."""
 
     backend: str
     reasons: tuple[Reason, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """A numeric rule that a kernel applies and the scheme's producer does not."""
 
     backend: str
@@ -98,8 +97,7 @@ class Mismatch:
         return f"{self.backend}: {self.kernel} has {self.field} {self.found}, the scheme's rule has {self.scheme}"
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(NamedTuple):
     """One way to call a kernel.
 
     symbols: dotted names of one function, tried in order. positional: how many operands are passed by position.
@@ -135,8 +133,7 @@ class Kernel:
     rotate: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """What an architecture is. fp8: the E4M3 flavour of its kernels, None if it has no FP8 matrix units."""
 
     arch: str
@@ -149,8 +146,7 @@ class Device:
     compute_units: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(NamedTuple):
     """A kernel library as found or as given. absence says why it cannot be used; None if it can."""
 
     name: str
@@ -159,8 +155,7 @@ class Library:
     absence: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LibrarySource:
+class LibrarySource(NamedTuple):
     """Where a kernel library comes from.
 
     distributions: who may own its import name. releases: the file under `schemes/releases/` that says what each
@@ -172,8 +167,7 @@ class LibrarySource:
     releases: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(NamedTuple):
     """An on-off switch. variables: environment variables that set it, the first one that is set wins."""
 
     name: str
@@ -182,8 +176,7 @@ class Switch:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class TunedTable:
+class TunedTable(NamedTuple):
     """A table of tuned shapes of a kernel library: which files hold it and how a row is found.
 
     files: paths relative to the library's package, tried in order; CSV ones may hold `*`, JSON ones may hold `{arch}`,
@@ -301,8 +294,7 @@ class Layer(Protocol):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class LayerFacts:
+class LayerFacts(NamedTuple):
     """What conditions may ask about a layer. What its loaded tensors must be is checked against the scheme instead."""
 
     n: int
@@ -313,8 +305,7 @@ class LayerFacts:
     prequantized: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
+class Operands(NamedTuple):
     """A layer's tensors after checking: logical N and K, scales in the shape that the scheme's granularity says."""
 
     name: str
@@ -327,8 +318,7 @@ class Operands:
     out_dtype: torch.dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """Operands in the layout that one backend reads; `backend` is the only one that may read them."""
 
     backend: str
@@ -351,8 +341,7 @@ QuantizedRows: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
 """codes [M, K] (or [M, K/2]) and plain scales, contiguous with M > 0 -> y [M, N]."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """What runs for one range of M, in words and as data, for `explain`."""
 
     when: str
@@ -408,8 +397,7 @@ class Scheme:
     backends: tuple[Backend, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Activation:
+class Activation(NamedTuple):
     """What a bound function's own quantizer does, so that a fused kernel may do it instead.
 
     rule: the quantizer's own rule, not the scheme's. scale_layouts: (largest M, layout of the scales that the GEMM
@@ -424,8 +412,7 @@ class Activation:
     scale_layouts: tuple[tuple[int | None, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Which backend runs a layer, why the others do not, and what differs from the scheme's numerics."""
 
     scheme: str

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 
@@ -14,14 +14,9 @@ from qscheme.types import Form, Kernel, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
 
     from torch import Tensor
-
-
-class PerTokenQuantHip(Protocol):
-    """`aiter.per_token_quant_hip`: x [M, K] -> codes and scales."""
-
-    def __call__(self, x: Tensor, /, *, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
 
 
 def adapt_per_token_quant_hip(form: int, functions: tuple[object, ...]) -> PerTokenQuantHip:
@@ -37,16 +32,8 @@ def opaque_per_token_quant_hip(kernel: Callable[..., object]) -> PerTokenQuantHi
         codes = x.new_empty((m, k), dtype=quant_dtype)
         return codes, x.new_empty(scale_shape(m, k, "per_token"), dtype=torch.float32)
 
-    return cast(
-        "PerTokenQuantHip",
-        opaque(
-            "aiter_per_token_quant_hip",
-            "(Tensor x, ScalarType quant_dtype) -> (Tensor, Tensor)",
-            kernel,
-            fake,
-            positional=1,
-        ),
-    )
+    schema = "(Tensor x, ScalarType quant_dtype) -> (Tensor, Tensor)"
+    return cast("PerTokenQuantHip", opaque("aiter_per_token_quant_hip", schema, kernel, fake, positional=1))
 
 
 PER_TOKEN_QUANT_HIP: Final = Kernel(
@@ -57,14 +44,6 @@ PER_TOKEN_QUANT_HIP: Final = Kernel(
     opaque=opaque_per_token_quant_hip,
     rules=((None, Rule(scale="amax_div", max=127.0, round="truncate", apply="multiply_reciprocal", floor=0.0)),),
 )
-
-
-class PerGroupQuantHip(Protocol):
-    """`aiter.per_group_quant_hip`: x [M, K] -> codes and scales."""
-
-    def __call__(
-        self, x: Tensor, /, *, quant_dtype: torch.dtype, transpose_scale: bool, group_size: int
-    ) -> tuple[Tensor, Tensor]: ...
 
 
 def adapt_per_group_quant_hip(form: int, functions: tuple[object, ...]) -> PerGroupQuantHip:
@@ -80,16 +59,8 @@ def opaque_per_group_quant_hip(kernel: Callable[..., object]) -> PerGroupQuantHi
         codes = x.new_empty((m, k), dtype=quant_dtype)
         return codes, x.new_empty(scale_shape(m, k, "1x128"), dtype=torch.float32)
 
-    return cast(
-        "PerGroupQuantHip",
-        opaque(
-            "aiter_per_group_quant_hip",
-            "(Tensor x, ScalarType quant_dtype, bool transpose_scale, int group_size) -> (Tensor, Tensor)",
-            kernel,
-            fake,
-            positional=1,
-        ),
-    )
+    schema = "(Tensor x, ScalarType quant_dtype, bool transpose_scale, int group_size) -> (Tensor, Tensor)"
+    return cast("PerGroupQuantHip", opaque("aiter_per_group_quant_hip", schema, kernel, fake, positional=1))
 
 
 PER_GROUP_QUANT_HIP: Final = Kernel(
@@ -108,12 +79,6 @@ PER_GROUP_QUANT_HIP: Final = Kernel(
 )
 
 
-class Per1x32F4QuantHip(Protocol):
-    """`aiter.per_1x32_f4_quant_hip`: x [M, K] -> codes and scales."""
-
-    def __call__(self, x: Tensor, /, *, shuffle: bool) -> tuple[Tensor, Tensor]: ...
-
-
 def adapt_per_1x32_f4_quant_hip(form: int, functions: tuple[object, ...]) -> Per1x32F4QuantHip:
     """`aiter.per_1x32_f4_quant_hip` as its newest release is called, from a form of any release."""
     return cast("Per1x32F4QuantHip", functions[0])
@@ -129,12 +94,8 @@ def opaque_per_1x32_f4_quant_hip(kernel: Callable[..., object]) -> Per1x32F4Quan
             return codes, x.new_empty(swizzled_shape(*scale_shape(m, k, "1x32")), dtype=torch.float8_e8m0fnu)
         return codes, x.new_empty(scale_shape(m, k, "1x32"), dtype=torch.float8_e8m0fnu)
 
-    return cast(
-        "Per1x32F4QuantHip",
-        opaque(
-            "aiter_per_1x32_f4_quant_hip", "(Tensor x, bool shuffle) -> (Tensor, Tensor)", kernel, fake, positional=1
-        ),
-    )
+    schema = "(Tensor x, bool shuffle) -> (Tensor, Tensor)"
+    return cast("Per1x32F4QuantHip", opaque("aiter_per_1x32_f4_quant_hip", schema, kernel, fake, positional=1))
 
 
 PER_1X32_F4_QUANT_HIP: Final = Kernel(
@@ -146,12 +107,6 @@ PER_1X32_F4_QUANT_HIP: Final = Kernel(
     rules=(("v0.1.16", Rule(scale="rceil", max=6.0, floor=0.0)), (None, Rule(scale="nearest15", max=6.0, floor=0.0))),
     rotate="hadamard_rotate",
 )
-
-
-class DynamicMxfp4Quant(Protocol):
-    """`aiter.ops.triton.quant.quant.dynamic_mxfp4_quant`: x [M, K] -> codes and scales."""
-
-    def __call__(self, x: Tensor, /) -> tuple[Tensor, Tensor]: ...
 
 
 def adapt_dynamic_mxfp4_quant(form: int, functions: tuple[object, ...]) -> DynamicMxfp4Quant:
@@ -167,10 +122,8 @@ def opaque_dynamic_mxfp4_quant(kernel: Callable[..., object]) -> DynamicMxfp4Qua
         codes = x.new_empty((m, k // 2), dtype=torch.uint8)
         return codes, x.new_empty(scale_shape(m, k, "1x32")[::-1], dtype=torch.uint8).t()
 
-    return cast(
-        "DynamicMxfp4Quant",
-        opaque("aiter_dynamic_mxfp4_quant", "(Tensor x) -> (Tensor, Tensor)", kernel, fake, positional=1),
-    )
+    schema = "(Tensor x) -> (Tensor, Tensor)"
+    return cast("DynamicMxfp4Quant", opaque("aiter_dynamic_mxfp4_quant", schema, kernel, fake, positional=1))
 
 
 DYNAMIC_MXFP4_QUANT: Final = Kernel(
@@ -189,14 +142,6 @@ DYNAMIC_MXFP4_QUANT: Final = Kernel(
 )
 
 
-class GemmA8w8Ck(Protocol):
-    """`aiter.gemm_a8w8_CK`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(
-        self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
-    ) -> Tensor: ...
-
-
 def adapt_gemm_a8w8_ck(form: int, functions: tuple[object, ...]) -> GemmA8w8Ck:
     """`aiter.gemm_a8w8_ck` as its newest release is called, from a form of any release."""
     return cast("GemmA8w8Ck", functions[0])
@@ -210,15 +155,8 @@ def opaque_gemm_a8w8_ck(kernel: Callable[..., object]) -> GemmA8w8Ck:
     ) -> Tensor:
         return XQ.new_empty((XQ.shape[0], WQ.shape[0]), dtype=dtype)
 
-    return cast(
-        "GemmA8w8Ck",
-        opaque(
-            "aiter_gemm_a8w8_ck",
-            "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, Tensor? bias, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-        ),
-    )
+    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, Tensor? bias, ScalarType dtype) -> Tensor"
+    return cast("GemmA8w8Ck", opaque("aiter_gemm_a8w8_ck", schema, kernel, fake))
 
 
 GEMM_A8W8_CK: Final = Kernel(
@@ -234,14 +172,6 @@ GEMM_A8W8_CK: Final = Kernel(
 )
 
 
-class TritonGemmA8w8(Protocol):
-    """`aiter.ops.triton.gemm.basic.gemm_a8w8.gemm_a8w8`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(
-        self, *, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
-    ) -> Tensor: ...
-
-
 def adapt_triton_gemm_a8w8(form: int, functions: tuple[object, ...]) -> TritonGemmA8w8:
     """`aiter.triton_gemm_a8w8` as its newest release is called, from a form of any release."""
     return cast("TritonGemmA8w8", functions[0])
@@ -253,15 +183,8 @@ def opaque_triton_gemm_a8w8(kernel: Callable[..., object]) -> TritonGemmA8w8:
     def fake(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
 
-    return cast(
-        "TritonGemmA8w8",
-        opaque(
-            "aiter_triton_gemm_a8w8",
-            "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, Tensor? bias, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-        ),
-    )
+    schema = "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, Tensor? bias, ScalarType dtype) -> Tensor"
+    return cast("TritonGemmA8w8", opaque("aiter_triton_gemm_a8w8", schema, kernel, fake))
 
 
 TRITON_GEMM_A8W8: Final = Kernel(
@@ -279,12 +202,6 @@ TRITON_GEMM_A8W8: Final = Kernel(
 )
 
 
-class GemmA8w8BlockscaleCk(Protocol):
-    """`aiter.gemm_a8w8_blockscale`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
-
-
 def adapt_gemm_a8w8_blockscale_ck(form: int, functions: tuple[object, ...]) -> GemmA8w8BlockscaleCk:
     """`aiter.gemm_a8w8_blockscale_ck` as its newest release is called, from a form of any release."""
     return cast("GemmA8w8BlockscaleCk", functions[0])
@@ -296,15 +213,8 @@ def opaque_gemm_a8w8_blockscale_ck(kernel: Callable[..., object]) -> GemmA8w8Blo
     def fake(XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
         return XQ.new_empty((XQ.shape[0], WQ.shape[0]), dtype=dtype)
 
-    return cast(
-        "GemmA8w8BlockscaleCk",
-        opaque(
-            "aiter_gemm_a8w8_blockscale_ck",
-            "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-        ),
-    )
+    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast("GemmA8w8BlockscaleCk", opaque("aiter_gemm_a8w8_blockscale_ck", schema, kernel, fake))
 
 
 GEMM_A8W8_BLOCKSCALE_CK: Final = Kernel(
@@ -320,12 +230,6 @@ GEMM_A8W8_BLOCKSCALE_CK: Final = Kernel(
 )
 
 
-class GemmA8w8BlockscaleBpreshuffle(Protocol):
-    """`aiter.gemm_a8w8_blockscale_bpreshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
-
-
 def adapt_gemm_a8w8_blockscale_bpreshuffle(form: int, functions: tuple[object, ...]) -> GemmA8w8BlockscaleBpreshuffle:
     """`aiter.gemm_a8w8_blockscale_bpreshuffle` as its newest release is called, from a form of any release."""
     return cast("GemmA8w8BlockscaleBpreshuffle", functions[0])
@@ -337,15 +241,8 @@ def opaque_gemm_a8w8_blockscale_bpreshuffle(kernel: Callable[..., object]) -> Ge
     def fake(XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
         return XQ.new_empty((XQ.shape[0], WQ.shape[0]), dtype=dtype)
 
-    return cast(
-        "GemmA8w8BlockscaleBpreshuffle",
-        opaque(
-            "aiter_gemm_a8w8_blockscale_bpreshuffle",
-            "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-        ),
-    )
+    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast("GemmA8w8BlockscaleBpreshuffle", opaque("aiter_gemm_a8w8_blockscale_bpreshuffle", schema, kernel, fake))
 
 
 GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE: Final = Kernel(
@@ -363,12 +260,6 @@ GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE: Final = Kernel(
 )
 
 
-class TritonGemmA8w8Blockscale(Protocol):
-    """`aiter.ops.triton.gemm.basic.gemm_a8w8_blockscale.gemm_a8w8_blockscale`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(self, *, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
-
-
 def adapt_triton_gemm_a8w8_blockscale(form: int, functions: tuple[object, ...]) -> TritonGemmA8w8Blockscale:
     """`aiter.triton_gemm_a8w8_blockscale` as its newest release is called, from a form of any release."""
     return cast("TritonGemmA8w8Blockscale", functions[0])
@@ -380,15 +271,8 @@ def opaque_triton_gemm_a8w8_blockscale(kernel: Callable[..., object]) -> TritonG
     def fake(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
         return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
 
-    return cast(
-        "TritonGemmA8w8Blockscale",
-        opaque(
-            "aiter_triton_gemm_a8w8_blockscale",
-            "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-        ),
-    )
+    schema = "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast("TritonGemmA8w8Blockscale", opaque("aiter_triton_gemm_a8w8_blockscale", schema, kernel, fake))
 
 
 TRITON_GEMM_A8W8_BLOCKSCALE: Final = Kernel(
@@ -407,12 +291,6 @@ TRITON_GEMM_A8W8_BLOCKSCALE: Final = Kernel(
     adapt=adapt_triton_gemm_a8w8_blockscale,
     opaque=opaque_triton_gemm_a8w8_blockscale,
 )
-
-
-class TritonGemmA8w8BlockscaleOneSplit(Protocol):
-    """`aiter.ops.triton.gemm.basic.gemm_a8w8_blockscale.gemm_a8w8_blockscale`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(self, *, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
 
 
 def adapt_triton_gemm_a8w8_blockscale_one_split(
@@ -438,14 +316,9 @@ def opaque_triton_gemm_a8w8_blockscale_one_split(kernel: Callable[..., object]) 
     def fake(x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
         return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
 
+    schema = "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor"
     return cast(
-        "TritonGemmA8w8BlockscaleOneSplit",
-        opaque(
-            "aiter_triton_gemm_a8w8_blockscale_one_split",
-            "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-        ),
+        "TritonGemmA8w8BlockscaleOneSplit", opaque("aiter_triton_gemm_a8w8_blockscale_one_split", schema, kernel, fake)
     )
 
 
@@ -471,14 +344,6 @@ TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT: Final = Kernel(
 )
 
 
-class TritonGemmA8w8BlockscalePreshuffle(Protocol):
-    """`aiter.ops.triton.gemm.basic.gemm_a8w8_blockscale.gemm_a8w8_blockscale_preshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(
-        self, *, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype, is_x_scale_tranposed: bool
-    ) -> Tensor: ...
-
-
 def adapt_triton_gemm_a8w8_blockscale_preshuffle(
     form: int, functions: tuple[object, ...]
 ) -> TritonGemmA8w8BlockscalePreshuffle:
@@ -494,14 +359,12 @@ def opaque_triton_gemm_a8w8_blockscale_preshuffle(kernel: Callable[..., object])
     ) -> Tensor:
         return x.new_empty((x.shape[0], w.shape[0] * 16), dtype=dtype)
 
+    schema = (
+        "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, ScalarType dtype, bool is_x_scale_tranposed) -> Tensor"
+    )
     return cast(
         "TritonGemmA8w8BlockscalePreshuffle",
-        opaque(
-            "aiter_triton_gemm_a8w8_blockscale_preshuffle",
-            "(Tensor x, Tensor w, Tensor x_scale, Tensor w_scale, ScalarType dtype, bool is_x_scale_tranposed) -> Tensor",
-            kernel,
-            fake,
-        ),
+        opaque("aiter_triton_gemm_a8w8_blockscale_preshuffle", schema, kernel, fake),
     )
 
 
@@ -518,14 +381,6 @@ TRITON_GEMM_A8W8_BLOCKSCALE_PRESHUFFLE: Final = Kernel(
     adapt=adapt_triton_gemm_a8w8_blockscale_preshuffle,
     opaque=opaque_triton_gemm_a8w8_blockscale_preshuffle,
 )
-
-
-class GemmA4w4(Protocol):
-    """`aiter.gemm_a4w4`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(
-        self, *, A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, dtype: torch.dtype, bpreshuffle: bool
-    ) -> Tensor: ...
 
 
 def adapt_gemm_a4w4(form: int, functions: tuple[object, ...]) -> GemmA4w4:
@@ -552,15 +407,8 @@ def opaque_gemm_a4w4(kernel: Callable[..., object]) -> GemmA4w4:
     def fake(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, dtype: torch.dtype, bpreshuffle: bool) -> Tensor:
         return A.new_empty((A.shape[0], B.shape[0]), dtype=dtype)
 
-    return cast(
-        "GemmA4w4",
-        opaque(
-            "aiter_gemm_a4w4",
-            "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, ScalarType dtype, bool bpreshuffle) -> Tensor",
-            kernel,
-            fake,
-        ),
-    )
+    schema = "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, ScalarType dtype, bool bpreshuffle) -> Tensor"
+    return cast("GemmA4w4", opaque("aiter_gemm_a4w4", schema, kernel, fake))
 
 
 GEMM_A4W4: Final = Kernel(
@@ -581,14 +429,6 @@ GEMM_A4W4: Final = Kernel(
 )
 
 
-class GemmAfp4wfp4Preshuffle(Protocol):
-    """`aiter.ops.triton.gemm.basic.gemm_afp4wfp4.gemm_afp4wfp4_preshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(
-        self, x: Tensor, weight: Tensor, /, *, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
-    ) -> Tensor: ...
-
-
 def adapt_gemm_afp4wfp4_preshuffle(form: int, functions: tuple[object, ...]) -> GemmAfp4wfp4Preshuffle:
     """`aiter.gemm_afp4wfp4_preshuffle` as its newest release is called, from a form of any release."""
     return cast("GemmAfp4wfp4Preshuffle", functions[0])
@@ -600,16 +440,8 @@ def opaque_gemm_afp4wfp4_preshuffle(kernel: Callable[..., object]) -> GemmAfp4wf
     def fake(x: Tensor, weight: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
         return x.new_empty((x.shape[0], weight.shape[0] * 16), dtype=dtype)
 
-    return cast(
-        "GemmAfp4wfp4Preshuffle",
-        opaque(
-            "aiter_gemm_afp4wfp4_preshuffle",
-            "(Tensor x, Tensor weight, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-            positional=2,
-        ),
-    )
+    schema = "(Tensor x, Tensor weight, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmAfp4wfp4Preshuffle", opaque("aiter_gemm_afp4wfp4_preshuffle", schema, kernel, fake, positional=2))
 
 
 GEMM_AFP4WFP4_PRESHUFFLE: Final = Kernel(
@@ -635,12 +467,6 @@ GEMM_AFP4WFP4_PRESHUFFLE: Final = Kernel(
 )
 
 
-class GemmAfp4wfp4(Protocol):
-    """`aiter.ops.triton.gemm.basic.gemm_afp4wfp4.gemm_afp4wfp4`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor: ...
-
-
 def adapt_gemm_afp4wfp4(form: int, functions: tuple[object, ...]) -> GemmAfp4wfp4:
     """`aiter.gemm_afp4wfp4` as its newest release is called, from a form of any release."""
     return cast("GemmAfp4wfp4", functions[0])
@@ -652,15 +478,8 @@ def opaque_gemm_afp4wfp4(kernel: Callable[..., object]) -> GemmAfp4wfp4:
     def fake(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
         return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
 
-    return cast(
-        "GemmAfp4wfp4",
-        opaque(
-            "aiter_gemm_afp4wfp4",
-            "(Tensor x, Tensor w, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-        ),
-    )
+    schema = "(Tensor x, Tensor w, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmAfp4wfp4", opaque("aiter_gemm_afp4wfp4", schema, kernel, fake))
 
 
 GEMM_AFP4WFP4: Final = Kernel(
@@ -680,12 +499,6 @@ GEMM_AFP4WFP4: Final = Kernel(
     adapt=adapt_gemm_afp4wfp4,
     opaque=opaque_gemm_afp4wfp4,
 )
-
-
-class GemmAfp4wfp4OneSplit(Protocol):
-    """`aiter.ops.triton.gemm.basic.gemm_afp4wfp4.gemm_afp4wfp4`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor: ...
 
 
 def adapt_gemm_afp4wfp4_one_split(form: int, functions: tuple[object, ...]) -> GemmAfp4wfp4OneSplit:
@@ -709,15 +522,8 @@ def opaque_gemm_afp4wfp4_one_split(kernel: Callable[..., object]) -> GemmAfp4wfp
     def fake(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
         return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
 
-    return cast(
-        "GemmAfp4wfp4OneSplit",
-        opaque(
-            "aiter_gemm_afp4wfp4_one_split",
-            "(Tensor x, Tensor w, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor",
-            kernel,
-            fake,
-        ),
-    )
+    schema = "(Tensor x, Tensor w, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmAfp4wfp4OneSplit", opaque("aiter_gemm_afp4wfp4_one_split", schema, kernel, fake))
 
 
 GEMM_AFP4WFP4_ONE_SPLIT: Final = Kernel(
@@ -741,3 +547,106 @@ GEMM_AFP4WFP4_ONE_SPLIT: Final = Kernel(
     adapt=adapt_gemm_afp4wfp4_one_split,
     opaque=opaque_gemm_afp4wfp4_one_split,
 )
+if TYPE_CHECKING:
+
+    class PerTokenQuantHip(Protocol):
+        """`aiter.per_token_quant_hip`: x [M, K] -> codes and scales."""
+
+        def __call__(self, x: Tensor, /, *, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
+
+    class PerGroupQuantHip(Protocol):
+        """`aiter.per_group_quant_hip`: x [M, K] -> codes and scales."""
+
+        def __call__(
+            self, x: Tensor, /, *, quant_dtype: torch.dtype, transpose_scale: bool, group_size: int
+        ) -> tuple[Tensor, Tensor]: ...
+
+    class Per1x32F4QuantHip(Protocol):
+        """`aiter.per_1x32_f4_quant_hip`: x [M, K] -> codes and scales."""
+
+        def __call__(self, x: Tensor, /, *, shuffle: bool) -> tuple[Tensor, Tensor]: ...
+
+    class DynamicMxfp4Quant(Protocol):
+        """`aiter.ops.triton.quant.quant.dynamic_mxfp4_quant`: x [M, K] -> codes and scales."""
+
+        def __call__(self, x: Tensor, /) -> tuple[Tensor, Tensor]: ...
+
+    class GemmA8w8Ck(Protocol):
+        """`aiter.gemm_a8w8_CK`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class TritonGemmA8w8(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a8w8.gemm_a8w8`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmA8w8BlockscaleCk(Protocol):
+        """`aiter.gemm_a8w8_blockscale`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmA8w8BlockscaleBpreshuffle(Protocol):
+        """`aiter.gemm_a8w8_blockscale_bpreshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class TritonGemmA8w8Blockscale(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a8w8_blockscale.gemm_a8w8_blockscale`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(self, *, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+    class TritonGemmA8w8BlockscaleOneSplit(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a8w8_blockscale.gemm_a8w8_blockscale`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(self, *, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+    class TritonGemmA8w8BlockscalePreshuffle(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a8w8_blockscale.gemm_a8w8_blockscale_preshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            w: Tensor,
+            x_scale: Tensor,
+            w_scale: Tensor,
+            dtype: torch.dtype,
+            is_x_scale_tranposed: bool,
+        ) -> Tensor: ...
+
+    class GemmA4w4(Protocol):
+        """`aiter.gemm_a4w4`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, dtype: torch.dtype, bpreshuffle: bool
+        ) -> Tensor: ...
+
+    class GemmAfp4wfp4Preshuffle(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_afp4wfp4.gemm_afp4wfp4_preshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, x: Tensor, weight: Tensor, /, *, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmAfp4wfp4(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_afp4wfp4.gemm_afp4wfp4`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmAfp4wfp4OneSplit(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_afp4wfp4.gemm_afp4wfp4`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...

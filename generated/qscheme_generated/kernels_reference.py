@@ -3,21 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from qscheme.types import Form, Kernel, Operand
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     import torch
     from torch import Tensor
-
-
-class Quantize(Protocol):
-    """`qscheme.numerics.quantize`: x [M, K] -> codes and scales."""
-
-    def __call__(
-        self, x: Tensor, activation: Operand, /, *, fp8: torch.dtype = ..., scale: Tensor = ...
-    ) -> tuple[Tensor, Tensor]: ...
 
 
 def adapt_quantize(form: int, functions: tuple[object, ...]) -> Quantize:
@@ -31,23 +25,6 @@ QUANTIZE: Final = Kernel(
     forms=(Form(symbols=("qscheme.numerics.quantize",), positional=2, keywords=()),),
     adapt=adapt_quantize,
 )
-
-
-class ReferenceLinear(Protocol):
-    """`qscheme.numerics.reference_linear`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(
-        self,
-        *,
-        codes: Tensor,
-        x_scale: Tensor,
-        weight: Tensor,
-        weight_scale: Tensor,
-        bias: Tensor | None,
-        activation: Operand,
-        weight_operand: Operand,
-        out_dtype: torch.dtype,
-    ) -> Tensor: ...
 
 
 def adapt_reference_linear(form: int, functions: tuple[object, ...]) -> ReferenceLinear:
@@ -76,3 +53,27 @@ REFERENCE_LINEAR: Final = Kernel(
     ),
     adapt=adapt_reference_linear,
 )
+if TYPE_CHECKING:
+
+    class Quantize(Protocol):
+        """`qscheme.numerics.quantize`: x [M, K] -> codes and scales."""
+
+        def __call__(
+            self, x: Tensor, activation: Operand, /, *, fp8: torch.dtype = ..., scale: Tensor = ...
+        ) -> tuple[Tensor, Tensor]: ...
+
+    class ReferenceLinear(Protocol):
+        """`qscheme.numerics.reference_linear`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            codes: Tensor,
+            x_scale: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            activation: Operand,
+            weight_operand: Operand,
+            out_dtype: torch.dtype,
+        ) -> Tensor: ...

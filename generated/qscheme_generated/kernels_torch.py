@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 
 from qscheme.types import Form, Kernel
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from torch import Tensor
-
-
-class IntMm(Protocol):
-    """`torch._int_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(self, x: Tensor, weight: Tensor, /) -> Tensor: ...
 
 
 def adapt_int_mm(form: int, functions: tuple[object, ...]) -> IntMm:
@@ -30,22 +26,6 @@ INT_MM: Final = Kernel(
     forms=(Form(symbols=("torch._int_mm",), positional=2, keywords=()),),
     adapt=adapt_int_mm,
 )
-
-
-class ScaledMm1x128(Protocol):
-    """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
-
-    def __call__(
-        self,
-        *,
-        mat_a: Tensor,
-        mat_b: Tensor,
-        scale_a: Tensor,
-        scale_b: Tensor,
-        output_dtype: torch.dtype,
-        scale_recipe_a: object,
-        scale_recipe_b: object,
-    ) -> Tensor: ...
 
 
 def adapt_scaled_mm_1x128(form: int, functions: tuple[object, ...]) -> ScaledMm1x128:
@@ -65,3 +45,24 @@ SCALED_MM_1X128: Final = Kernel(
     ),
     adapt=adapt_scaled_mm_1x128,
 )
+if TYPE_CHECKING:
+
+    class IntMm(Protocol):
+        """`torch._int_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(self, x: Tensor, weight: Tensor, /) -> Tensor: ...
+
+    class ScaledMm1x128(Protocol):
+        """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            mat_a: Tensor,
+            mat_b: Tensor,
+            scale_a: Tensor,
+            scale_b: Tensor,
+            output_dtype: torch.dtype,
+            scale_recipe_a: object,
+            scale_recipe_b: object,
+        ) -> Tensor: ...

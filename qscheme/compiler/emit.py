@@ -46,7 +46,7 @@ KNOWN = {
 }  # fmt: skip
 """What generated code may import, by module."""
 
-TYPES_ONLY = {"Callable", "Facts", "LayerFacts", "Mapping", "Operands", "QuantizedRows", "Rows", "Tensor"}
+TYPES_ONLY = {"Callable", "Protocol", "Facts", "LayerFacts", "Mapping", "Operands", "QuantizedRows", "Rows", "Tensor"}
 """Names that generated code uses in annotations alone."""
 
 SCHEMAS: Mapping[str, type[BaseModel]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from qscheme.compiler.ir import Imported
 from qscheme.types import Form
@@ -119,14 +119,11 @@ def parameters_of(kernel: ir.Kernel) -> list[Parameter]:
 
 
 def source(value: object) -> str:
-    """The Python text that makes a value; fields of dataclasses that have their default are left out."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        arguments = [
-            f"{field.name}={source(getattr(value, field.name))}"
-            for field in dataclasses.fields(value)
-            if field.default is dataclasses.MISSING or getattr(value, field.name) != field.default
-        ]
-        return f"{type(value).__name__}({', '.join(arguments)})"
+    """The Python text that makes a value; fields of named tuples that have their default are left out."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        record = cast("NamedTuple", value)
+        given = {name: item for name, item in record._asdict().items() if record._field_defaults.get(name, ...) != item}
+        return f"{type(record).__name__}({', '.join(f'{name}={source(item)}' for name, item in given.items())})"
     if isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
         return f"({', '.join(map(source, items))}{',' if len(items) == 1 else ''})"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import re
-import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import yaml
+
+from qscheme.compiler.scalars import out_of_range, plain, refused_character, unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -117,10 +116,9 @@ def read(text: str, file: str) -> Document:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n")
     if len(text) > LARGEST:
         raise SourceError([_too_large(Place(file, 1, 1))])
-    unprintable = _unprintable(text, allowed="\n")
-    if unprintable is not None:
-        place = _place_after(text[:unprintable], file)
-        raise SourceError([Problem(place, _refused_character(text[unprintable]))])
+    refused = unprintable(text, allowed="\n")
+    if refused is not None:
+        raise SourceError([Problem(_place_after(text[:refused], file), refused_character(text[refused]))])
     events = cast("_Events", _Loader(text, file))
     reader = _Reader(events, file)
     try:
@@ -231,7 +229,7 @@ class _Reader:
                     self.refuse(event, "the merge key <<; merge keys are not part of the language, write the keys out")
                 elif text == "":
                     self.refuse(event, "a value without a key; write the key before the colon")
-                elif not isinstance(_plain(text), str):
+                elif not isinstance(plain(text), str):
                     self.refuse(event, f"the key {text}, which is not text; quote it: '{text}'")
                 return text
             case yaml.AliasEvent(anchor=anchor):
@@ -245,8 +243,8 @@ class _Reader:
         if event.style is not None:
             self.refuse_unprintable(event)
             return event.value
-        value = _plain(event.value)
-        if isinstance(value, float) and _out_of_range(value, event.value):
+        value = plain(event.value)
+        if isinstance(value, float) and out_of_range(value, event.value):
             self.refuse(event, f"{event.value}, which is beyond the range of a number; write one within, or quote it")
         return value
 
@@ -262,51 +260,12 @@ class _Reader:
 
     def refuse_unprintable(self, event: yaml.ScalarEvent) -> None:
         """Refuse escapes for characters that the file itself may not have; line breaks and tabs may be escaped."""
-        unprintable = _unprintable(event.value, allowed="\n\t")
-        if unprintable is not None:
-            self.problems.append(Problem(_place(event), _refused_character(event.value[unprintable])))
+        refused = unprintable(event.value, allowed="\n\t")
+        if refused is not None:
+            self.problems.append(Problem(_place(event), refused_character(event.value[refused])))
 
     def refuse(self, event: yaml.Event, found: str) -> None:
         self.problems.append(Problem(_place(event), f"found {found}"))
-
-
-_WORDS: Mapping[str, bool | None] = {"": None, "null": None, "true": True, "false": False}
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,14})")
-# A dot or an exponent makes a decimal; no leading zeros, underscores, signs of plus, inf or nan.
-_DECIMAL = re.compile(r"-?(?=[0-9]*[.eE])((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
-
-
-def _plain(text: str) -> bool | int | float | str | None:
-    """What an unquoted scalar means."""
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _DECIMAL.fullmatch(text):
-        return float(text)
-    return text
-
-
-def _out_of_range(value: float, text: str) -> bool:
-    """Whether a decimal became infinite, or became 0 although it is not."""
-    return math.isinf(value) or (not value and re.match("-?[0.]*[1-9]", text) is not None)
-
-
-def _unprintable(text: str, allowed: str) -> int | None:
-    """The position of the first character that would be invisible or misleading in an editor, if there is one."""
-    if text.translate(dict.fromkeys(map(ord, allowed))).isprintable():
-        return None
-    return next(
-        position for position, character in enumerate(text) if not (character.isprintable() or character in allowed)
-    )
-
-
-def _refused_character(character: str) -> str:
-    if character == "\t":
-        return "found a tab; use spaces, or write \\t in double-quoted text"
-    name = unicodedata.name(character, "a control character or one without a name")
-    cure = "use a space" if unicodedata.category(character) == "Zs" else "remove it"
-    return f"found U+{ord(character):04X} ({name}), which does not show in an editor; {cure}"
 
 
 _CURES = (

@@ -38,7 +38,7 @@ class Device:
 
 DEVICE = Device()
 CALLS: list[tuple[str, str]] = []
-"""(function, kernel it would have launched) for every call of a compiled stand-in, in order."""
+"""(function, kernel it would have launched) for every call of a compiled stand-in, in order; interpreted kernels too."""
 
 
 def check(condition: bool, message: str) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .device import CALLS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -62,3 +64,16 @@ def repair() -> None:
 
     for name in ("unary_op", "binary_op", "ternary_op"):
         setattr(builder, name, through_float32(getattr(builder, name)))
+
+
+def record() -> None:
+    """Add every launch of an interpreted kernel to CALLS, with its split along K if it has one."""
+    function = importlib.import_module("triton.runtime.interpreter").InterpretedFunction
+    run = function.run
+
+    def recorded(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        split = keywords.get("NUM_KSPLIT")
+        CALLS.append((self.__name__, "" if split is None else f"NUM_KSPLIT={split}"))
+        return run(self, *arguments, **keywords)
+
+    function.run = recorded

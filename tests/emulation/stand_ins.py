@@ -149,6 +149,7 @@ def _set_triton_up(arch: str, interpret: bool) -> None:
     if interpret:
         vars(language)["assume"] = lambda condition, **rest: None
         interpreter.repair()
+        interpreter.record()
 
 
 class _PrivateTables:

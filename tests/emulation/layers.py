@@ -1,0 +1,167 @@
+"""Random layers and inputs of each scheme, and what a kernel's own rule makes of an input, in float64 at the end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from .reference import FP4, dequantized, random_fp4
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LARGEST_FP8 = {torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 240.0}
+TILES = {"int8_ptpc": (1, None), "int8_tensor_static": (None, None), "fp8_block128": (128, 128), "mxfp4": (1, 32)}
+"""Rows and columns of a weight that share a scale; None for all of them."""
+
+
+@dataclass
+class Layer:
+    """What a checkpoint stores, with the attributes that qscheme reads."""
+
+    scheme: str
+    weight: torch.Tensor
+    weight_scale: torch.Tensor
+    input_scale: torch.Tensor | None
+    bias: torch.Tensor | None
+    out_dtype: torch.dtype
+    name: str = "layer"
+    rotation: int | None = None
+    prequantized: bool = False
+
+    def values(self) -> torch.Tensor:
+        """The weight [N, K] in float64."""
+        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.scheme == "mxfp4" else 1)
+        rows, columns = TILES[self.scheme]
+        scale = self.weight_scale.reshape(-1, self.weight_scale.shape[-1]) if columns else self.weight_scale.view(-1, 1)
+        return dequantized(self.weight, scale, rows or n, columns or k)
+
+
+def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored_scales: str = "fp32") -> Layer:
+    """Return a layer with scales that differ much from tile to tile."""
+    dtype = DTYPES[out_dtype]
+    added = (torch.randn(n) * 3).to(dtype) if bias else None
+    if scheme == "mxfp4":
+        weight, scale = random_fp4(n, k)
+        return Layer(scheme, weight, scale, None, added, dtype)
+    if scheme == "fp8_block128":
+        weight = _random_fp8_bytes(n, k)
+        scale = _spread(-(-n // 128), -(-k // 128)) * 2e-4
+        if stored_scales == "e8m0":
+            scale = torch.randint(110, 116, scale.shape, dtype=torch.uint8)
+        return Layer(scheme, weight, scale, None, added, dtype)
+    weight = torch.randint(-127, 128, (n, k), dtype=torch.int8)
+    if scheme == "int8_tensor_static":
+        return Layer(scheme, weight, torch.tensor([7e-4]), torch.tensor([0.02]), added, dtype)
+    return Layer(scheme, weight, _spread(n, 1) * 7e-4, None, added, dtype)
+
+
+def random_input(scheme: str, m: int, k: int, dtype: str) -> torch.Tensor:
+    """Return x [M, K] whose rows and blocks of 32 columns have very different sizes; the last of many rows is zero."""
+    x = torch.randn(m, k)
+    if scheme != "int8_tensor_static":
+        rows = torch.logspace(-1, 1, m)[torch.randperm(m)].view(m, 1)
+        x = x * rows * _spread(m, -(-k // 32)).repeat_interleave(32, dim=1)[:, :k]
+        if m > 2:
+            x[-1] = 0
+    return x.to(DTYPES[dtype])
+
+
+def _spread(rows: int, columns: int) -> torch.Tensor:
+    return torch.exp2(torch.rand(rows, columns) * 6 - 3)
+
+
+def _random_fp8_bytes(rows: int, columns: int) -> torch.Tensor:
+    magnitudes = torch.randint(0, 0x7F, (rows, columns), dtype=torch.uint8)
+    return (magnitudes | torch.randint(0, 2, (rows, columns), dtype=torch.uint8) << 7).view(torch.float8_e4m3fn)
+
+
+def rotated(x: torch.Tensor) -> torch.Tensor:
+    """Return x with each block of 32 columns times the orthonormal Hadamard matrix, in the dtype of x.
+
+    In float32, as qscheme says that it rotates: a code may flip where a last bit of the rotated value does.
+    """
+    matrix = torch.ones(1, 1)
+    for _ in range(5):
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)), 0)
+    blocks = x.float().view(x.shape[0], -1, 32) @ (matrix * (1 / math.sqrt(32)))
+    return blocks.view(x.shape).to(x.dtype)
+
+
+Quantized = tuple[torch.Tensor, torch.Tensor]
+
+
+def int8_truncated(x: torch.Tensor) -> Quantized:
+    """AITER's compiled quantizer: amax times 1/127, values times the reciprocal of the scale, cut toward zero."""
+    scale = x.float().abs().amax(1, keepdim=True) * torch.tensor(1 / 127)
+    codes = (x.float() * (1 / scale)).nan_to_num(0).trunc()
+    return codes.to(torch.int8), scale
+
+
+def int8_nearest(x: torch.Tensor) -> Quantized:
+    """The scheme's rule: amax over 127, values over the scale, to the nearest, ties to even."""
+    scale = x.float().abs().amax(1, keepdim=True).clamp(min=1e-10) / 127
+    return (x.float() / scale).round().clamp(-127, 127).to(torch.int8), scale
+
+
+def int8_under(scale: torch.Tensor) -> Callable[[torch.Tensor], Quantized]:
+    """The scheme's rule under a given scale."""
+    return lambda x: ((x.float() / scale).round().clamp(-127, 127).to(torch.int8), scale)
+
+
+def fp8_groups(fp8: torch.dtype) -> Callable[[torch.Tensor], Quantized]:
+    """AITER's compiled quantizer: in groups of 128, amax of at least 1e-10 times the reciprocal of the largest code."""
+
+    def quantize(x: torch.Tensor) -> Quantized:
+        groups = x.float().view(x.shape[0], -1, 128)
+        scale = groups.abs().amax(2).clamp(min=1e-10) * torch.tensor(1 / LARGEST_FP8[fp8])
+        codes = (groups * (1 / scale).unsqueeze(2)).clamp(-LARGEST_FP8[fp8], LARGEST_FP8[fp8])
+        return codes.view(x.shape).to(fp8), scale
+
+    return quantize
+
+
+def fp4_blocks(rounds_up_from: float) -> Callable[[torch.Tensor], Quantized]:
+    """MXFP4 in blocks of 32: the exponent of amax, one more from a mantissa on, less 2; codes to nearest, ties to even.
+
+    AITER's compiled quantizer of this release rounds up from 1.5, its Triton quantizer from 1.75.
+    """
+
+    def quantize(x: torch.Tensor) -> Quantized:
+        blocks = x.double().view(x.shape[0], -1, 32)
+        amax = blocks.abs().amax(2).clamp(min=2.0**-125)
+        mantissa, exponent = torch.frexp(amax)
+        exponent = exponent - 3 + (mantissa * 2 >= rounds_up_from).to(torch.int32)
+        scaled = blocks / torch.exp2(exponent.double()).unsqueeze(2)
+        distance = (scaled.abs().unsqueeze(-1) - torch.tensor(FP4[:8], dtype=torch.float64)).abs()
+        code = distance.argmin(-1)
+        above = (code + 1).clamp(max=7)
+        tied = distance.gather(-1, above.unsqueeze(-1)).squeeze(-1) == distance.amin(-1)
+        code = torch.where(tied & (code % 2 == 1), above, code) + 8 * (scaled < 0)
+        code = code.to(torch.uint8).view(x.shape)
+        return code[:, ::2] | code[:, 1::2] << 4, (exponent + 127).to(torch.uint8)
+
+    return quantize
+
+
+def product(layer: Layer, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The layer of quantized rows [M, K] in float64 [M, N], bias included."""
+    columns = {"fp8_block128": 128, "mxfp4": 32}.get(layer.scheme)
+    k = codes.shape[1] * (2 if layer.scheme == "mxfp4" else 1)
+    scales = scale.view(-1, 1) if scale.dim() == 1 else scale
+    x = dequantized(codes, scales.expand(codes.shape[0], scales.shape[1]), 1, columns or k)
+    y = x @ layer.values().T
+    return y if layer.bias is None else y + layer.bias.double()
+
+
+def largest_row_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest over the rows of the norm of the difference over the norm of the expected row; inf for nonsense."""
+    if found.shape != expected.shape or not bool(found.double().isfinite().all()):
+        return math.inf
+    difference, size = (found.double() - expected).norm(dim=1), expected.norm(dim=1)
+    error = torch.where(difference == 0, 0.0, difference / size)
+    return float(error.max())
