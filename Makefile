@@ -32,4 +32,5 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing torch, AITER and the tools into .venv; the first time takes some minutes."
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --build-constraint constraints.txt --group dev --editable .
+	$(BIN)/python -m pip install --quiet --no-deps --group interpreter
 	@touch $@

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from functools import partial
-from typing import TYPE_CHECKING, cast
+import threading
+from contextlib import nullcontext
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from qscheme.types import (
         Backend,
+        Call,
         Decision,
         Facts,
         Kernel,
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
 
 FLOATS = {word: dtype for dtype, word in DTYPES.items()}
 
-_loaded: dict[tuple[Kernel, int, int, bool], tuple[object, Callable[..., object]]] = {}
+_adapted: dict[tuple[Kernel, int, int, bool], tuple[object, Callable[..., object]]] = {}
+_lock = threading.Lock()
 
 is_compiling = torch.compiler.is_compiling
 
@@ -47,7 +51,8 @@ class Bound:
     [..., K/2]. scales: plain, in the shape that the activation's granularity says for the flattened rows; the
     backend's own layout is made from them.
 
-    backend: its name. decision: why it was chosen. activation: what its quantizer does. Raises InvalidInput.
+    backend: its name. decision: why it was chosen. activation: what its quantizer does. Raises InvalidInput. An error
+    that a kernel raises when it runs is passed on as it is: nothing is tried again, and no other backend is taken.
     """
 
     __slots__ = (
@@ -80,13 +85,14 @@ class Bound:
         prepared: Prepared,
         functions: tuple[tuple[Rows, QuantizedRows], tuple[Rows, QuantizedRows]],
         activation: Activation,
+        inputs: tuple[torch.dtype, ...],
     ) -> None:
         self.backend = backend.name
         self.decision = decision
         self.activation = activation
         self.name, self.n, self.k, self.out_dtype = operands.name, operands.n, operands.k, operands.out_dtype
         self._scheme, self._facts, self._about, self._prepared = scheme, facts, about, prepared
-        self._inputs = tuple(FLOATS[word] for word in backend.inputs) or tuple(DTYPES)
+        self._inputs = inputs
         (self._eager, self._eager_quantized), (self._compiled, self._compiled_quantized) = functions
 
     def __call__(self, x: Tensor, x_scale: Tensor | None = None) -> Tensor:
@@ -105,8 +111,9 @@ class Bound:
     def refresh(self, layer: Layer) -> None:
         """Prepare new weights into the storage of the old ones, so that captured graphs see them.
 
-        The layer must have the scheme, shape and dtypes of the one that was bound. A backend that needs no other
-        layout reads the first layer's own storage, which is then what is written.
+        The layer must have the scheme, shape and dtypes of the one that was bound; its device may be another one. A
+        backend that needs no other layout reads the first layer's own storage, which is then what is written. Raises
+        InvalidLayer, with nothing written.
         """
         if layer.scheme != self._scheme.name:
             raise InvalidLayer(self.name, "scheme", self._scheme.name, layer.scheme)
@@ -115,15 +122,19 @@ class Bound:
             raise InvalidLayer(self.name, "layer", f"the one that was bound, {self._about}", str(about))
         operands = operands_of(layer, self._scheme, about)
         backend = next(found for found in self._scheme.backends if found.name == self.backend)
-        fresh = backend.prepare(operands, self._facts)
-        with torch.no_grad():
-            for old, new in zip(_tensors(self._prepared), _tensors(fresh), strict=True):
-                if old.data_ptr() != new.data_ptr():
+        pairs = [*_pairs(self._prepared, backend.prepare(operands, self._facts))]
+        for operand, old, new in pairs:
+            if old.dtype != new.dtype or old.shape != new.shape:
+                needs, found = (f"{tensor.dtype} of shape {list(tensor.shape)}" for tensor in (old, new))
+                raise InvalidLayer(self.name, operand, f"{needs}, as when it was bound", found)
+        with torch.inference_mode():
+            for _, old, new in pairs:
+                if old.device != new.device or old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """The prepared tensors that the function reads."""
-        return tuple(_tensors(self._prepared))
+        return tuple(tensor for _, tensor, _ in _pairs(self._prepared, self._prepared))
 
     def __repr__(self) -> str:
         return f"Bound({self.name or 'unnamed'}: {self._scheme.name} on {self.backend}, N = {self.n}, K = {self.k})"
@@ -138,23 +149,26 @@ class Bound:
         return self(x.reshape(-1, self.k)).reshape(*shape[:-1], self.n)
 
     def _from_codes(self, codes: Tensor, x_scale: Tensor) -> Tensor:
-        packed = 2 if self._scheme.activation.format == "fp4_e2m1" else 1
+        shape, activation = codes.shape, self.activation
+        packed = 2 if activation.format == "fp4_e2m1" else 1
         if self._about.rotation is not None:
             raise InvalidInput(self.name, "an x that is not quantized, as the layer rotates it", "codes and scales")
-        if codes.dtype != self.activation.codes_dtype:
-            raise InvalidInput(self.name, f"codes in {self.activation.codes_dtype}", str(codes.dtype))
-        if codes.dim() == 0 or codes.shape[-1] * packed != self.k:
-            raise InvalidInput(self.name, f"codes [..., {self.k // packed}]", f"shape {list(codes.shape)}")
-        shape = codes.shape
+        if codes.dtype != activation.codes_dtype:
+            raise InvalidInput(self.name, f"codes in {activation.codes_dtype}", str(codes.dtype))
+        if not shape or shape[-1] * packed != self.k:
+            raise InvalidInput(self.name, f"codes [..., {self.k // packed}]", f"shape {list(shape)}")
         rows = codes.reshape(-1, shape[-1]).contiguous()
         m = rows.shape[0]
-        wanted = scale_shape(m, self.k, self.activation.granularity)
-        dtype = torch.float32 if self.activation.scale == "fp32" else torch.uint8
-        if x_scale.dtype == getattr(torch, "float8_e8m0fnu", None):
+        wanted = scale_shape(m, self.k, activation.granularity)
+        if x_scale.dtype == torch.float8_e8m0fnu:
             x_scale = x_scale.view(torch.uint8)
-        if x_scale.dtype != dtype or x_scale.numel() != _count(wanted) or x_scale.shape[-1:] != wanted[-1:]:
-            needs = f"x_scale {list(wanted)} in {dtype}"
-            raise InvalidInput(self.name, needs, f"{list(x_scale.shape)} in {x_scale.dtype}")
+        dtype = torch.float32 if activation.scale == "fp32" else torch.uint8
+        flat = wanted[-1] == 1 and x_scale.dim() < 2
+        if x_scale.dtype != dtype or x_scale.numel() != _count(wanted) or not (flat or x_scale.shape[-1] == wanted[-1]):
+            found = f"{list(x_scale.shape)} in {x_scale.dtype}"
+            raise InvalidInput(self.name, f"x_scale {list(wanted)} in {dtype}", found)
+        if x_scale.device != codes.device:
+            raise InvalidInput(self.name, f"x_scale on {codes.device}, as the codes are", str(x_scale.device))
         if m == 0:
             return codes.new_empty((*shape[:-1], self.n), dtype=self.out_dtype)
         scale = x_scale.reshape(wanted).contiguous()
@@ -174,53 +188,92 @@ def bind(
 ) -> Bound:
     """Load the backend's kernels, prepare the weights, and close over both. Raises BindFailed."""
     rotated = about.rotation is not None
-    loaded = [_load(kernel, facts, backend, operands.name, rotated) for kernel in backend.kernels]
-    prepared = backend.prepare(operands, facts)
-    eager = backend.bind(operands, prepared, facts, *(function for function, _ in loaded))
-    compiled = eager
-    if any(kernel.opaque for kernel in backend.kernels):
-        opaque = (
-            kernel.opaque(function) if kernel.opaque else function
-            for kernel, (function, _) in zip(backend.kernels, loaded, strict=True)
-        )
-        compiled = backend.bind(operands, prepared, facts, *opaque)
-    if rotated and not any(fused for _, fused in loaded):
+    try:
+        loaded = _load(scheme, backend, facts, rotated)
+    except _NotLoadedError as error:
+        raise BindFailed(operands.name, backend.name, str(error)) from error.__cause__
+    # What is prepared outlives the mode that it was prepared in.
+    with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+        prepared = backend.prepare(operands, facts)
+        eager = backend.bind(operands, prepared, facts, *loaded.eager)
+        compiled = backend.bind(operands, prepared, facts, *loaded.compiled) if loaded.compiled else eager
+    if rotated and not loaded.rotates:
         eager, compiled = (_rotating(eager[0]), eager[1]), (_rotating(compiled[0]), compiled[1])
-    activation = _activation(scheme, backend, facts, decision)
-    return Bound(scheme, backend, facts, about, operands, decision, prepared, (eager, compiled), activation)
+    functions = (eager, compiled)
+    return Bound(
+        scheme, backend, facts, about, operands, decision, prepared, functions, loaded.activation, loaded.inputs
+    )
 
 
-def _load(
-    kernel: Kernel, facts: Facts, backend: Backend, layer: str, rotated: bool
-) -> tuple[Callable[..., object], bool]:
-    """A kernel as its newest form is called, and whether it rotates its input."""
-    form = facts.offers.form(kernel)
-    if not isinstance(form, int):
-        raise BindFailed(layer, backend.name, form.text)
-    symbols = [_import(kernel.forms[form].symbols, layer, backend)]
-    if kernel.forms[form].config:
-        symbols.append(_import(kernel.forms[form].config, layer, backend))
-    fused = rotated and kernel.rotate is not None and facts.offers.accepts(kernel, kernel.rotate)
-    key = (kernel, form, id(symbols[0]), fused)
-    if key not in _loaded:
-        function = kernel.adapt(form, tuple(symbols))
-        if fused and kernel.rotate is not None:
-            function = partial(function, **{kernel.rotate: True})
-        # The symbol is kept beside what was made of it, so that its id is never that of another one.
-        _loaded[key] = (symbols[0], function)
-    return _loaded[key][1], fused
+def calls_of(backend: Backend, facts: Facts) -> Iterator[Call]:
+    """The calls that a bound function makes in the mode of the facts."""
+    for call in backend.calls:
+        if call.runs(batch_invariant=facts.batch_invariant):
+            yield call
+            if call.max_m is None:
+                return
 
 
-def _import(names: tuple[str, ...], layer: str, backend: Backend) -> object:
+class _NotLoadedError(Exception):
+    """Why a kernel could not be loaded; the library's own error is its cause."""
+
+
+class _Loaded(NamedTuple):
+    """The kernels of a backend, in their newest form: as they are, and as custom ops if torch cannot trace them."""
+
+    eager: tuple[Callable[..., object], ...]
+    compiled: tuple[Callable[..., object], ...]
+    rotates: bool
+    activation: Activation
+    inputs: tuple[torch.dtype, ...]
+
+
+@lru_cache(maxsize=4096)
+def _load(scheme: Scheme, backend: Backend, facts: Facts, rotated: bool) -> _Loaded:
+    rotates = rotated and all(
+        kernel.rotate is not None and facts.offers.accepts(kernel, kernel.rotate) for kernel in backend.quantizers
+    )
+    eager = tuple(_adapt(kernel, facts, rotates and kernel in backend.quantizers) for kernel in backend.kernels)
+    opaque = tuple(
+        kernel.opaque(function) if kernel.opaque else function
+        for kernel, function in zip(backend.kernels, eager, strict=True)
+    )
+    compiled = opaque if any(kernel.opaque for kernel in backend.kernels) else ()
+    inputs = tuple(FLOATS[word] for word in backend.inputs) or tuple(DTYPES)
+    return _Loaded(eager, compiled, rotates, _activation(scheme, backend, facts), inputs)
+
+
+def _adapt(kernel: Kernel, facts: Facts, fused: bool) -> Callable[..., object]:
+    """A kernel as its newest form is called, and told to rotate its input if it is fused with that."""
+    index = facts.offers.form(kernel)
+    if not isinstance(index, int):
+        raise _NotLoadedError(index.text)
+    form = kernel.forms[index]
+    symbols = [_import(names) for names in (form.symbols, form.config) if names]
+    with _lock:
+        key = (kernel, index, id(symbols[0]), fused)
+        if key not in _adapted:
+            function = kernel.adapt(index, tuple(symbols))
+            if fused and kernel.rotate is not None:
+                function = partial(function, **{kernel.rotate: True})
+            # The symbol is kept beside what was made of it, so that its id is never that of another one.
+            _adapted[key] = (symbols[0], function)
+        return _adapted[key][1]
+
+
+def _import(names: tuple[str, ...]) -> object:
     """The first of these dotted names that can be imported."""
-    failures: list[str] = []
+    failures: list[BaseException] = []
     for name in names:
         module, _, attribute = name.rpartition(".")
         try:
             return cast("object", getattr(importlib.import_module(module), attribute))
         except (Exception, SystemExit) as error:  # a library's import may raise anything, and some of them exit
-            failures.append(f"{name}: {type(error).__name__}: {error}")
-    raise BindFailed(layer, backend.name, "; ".join(failures))
+            failures.append(error)
+    told = (f"{name}: {type(error).__name__}: {error}" for name, error in zip(names, failures, strict=True))
+    # A path of another release is merely not there; an error of any other kind says what is broken.
+    broken = (error for error in failures if not isinstance(error, ModuleNotFoundError))
+    raise _NotLoadedError("; ".join(told)) from next(broken, failures[0])
 
 
 def _rotating(rows: Rows) -> Rows:
@@ -232,9 +285,9 @@ def _rotating(rows: Rows) -> Rows:
     return apply
 
 
-def _activation(scheme: Scheme, backend: Backend, facts: Facts, decision: Decision) -> Activation:
-    first = decision.calls[0]
-    quantizer = next(kernel for kernel in backend.quantizers if kernel.name == first.quantize)
+def _activation(scheme: Scheme, backend: Backend, facts: Facts) -> Activation:
+    calls = tuple(calls_of(backend, facts))
+    quantizer = next(kernel for kernel in backend.quantizers if kernel.name == calls[0].quantize)
     operand = scheme.activation
     codes = {"int8": torch.int8, "fp4_e2m1": torch.uint8}.get(operand.format)
     if codes is None:
@@ -246,14 +299,16 @@ def _activation(scheme: Scheme, backend: Backend, facts: Facts, decision: Decisi
         scale=operand.scale,
         rule=facts.rule(quantizer) or operand.rule,
         codes_dtype=codes,
-        scale_layouts=tuple((call.max_m, call.scale_layout) for call in decision.calls),
+        scale_layouts=tuple((call.max_m, call.scale_layout) for call in calls),
     )
 
 
-def _tensors(prepared: Prepared) -> Iterator[Tensor]:
-    for tensor in (prepared.weight, prepared.weight_scale, prepared.input_scale, prepared.bias):
-        if tensor is not None:
-            yield tensor
+def _pairs(old: Prepared, new: Prepared) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Each operand that both have, by name."""
+    for name in ("weight", "weight_scale", "input_scale", "bias"):
+        first, second = cast("Tensor | None", getattr(old, name)), cast("Tensor | None", getattr(new, name))
+        if first is not None and second is not None:
+            yield name, first, second
 
 
 def _count(shape: tuple[int, ...]) -> int:

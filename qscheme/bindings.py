@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import gc
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 Parameters: TypeAlias = tuple[str, ...]
@@ -90,36 +88,18 @@ class Module:
     def bindings(self) -> Bindings:
         """Raises SyntaxError, with the file, if Python cannot parse it."""
         if self._bindings is None:
-            with collection_paused():
-                try:
-                    tree = ast.parse(self.source, str(self.file))
-                except ValueError as error:  # a null byte, before Python 3.12
-                    raise SyntaxError(str(error), (str(self.file), 1, 1, None)) from error
-                reader = _Reader(self.name, package=self.file.name == "__init__.py")
-                reader.read(tree.body, fallback_of=set())
-                del tree
+            try:
+                tree = ast.parse(self.source, str(self.file))
+            except ValueError as error:  # a null byte, before Python 3.12
+                raise SyntaxError(str(error), (str(self.file), 1, 1, None)) from error
+            reader = _Reader(self.name, package=self.file.name == "__init__.py")
+            reader.read(tree.body, fallback_of=set())
             self._bindings = reader.bindings
         return self._bindings
 
     def may_bind(self, name: str) -> bool:
         """Whether the text allows the name at all; parsing is slow, searching is not."""
         return name.encode() in self.source or b"import *" in self.source
-
-
-@contextmanager
-def collection_paused() -> Generator[None]:
-    """Makes many objects that soon die or stay for good without waking the garbage collector.
-
-    A syntax tree wakes it often, and its full pass over the objects of torch takes longer than many parses.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class _Reader:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import keyword
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qscheme.errors import QschemeError, SchemeFileError
+from qscheme.errors import OutputError, QschemeError, SchemeFileError
 
 if TYPE_CHECKING:
     from qscheme.compiler.ir import Catalogue
     from qscheme.tables import Tables
 
 app = typer.Typer(
-    name="qscheme", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich",
+    name="qscheme", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode="rich" if sys.stderr.isatty() else None,  # boxes are wrapped and cut where there is no terminal
     help="Quantized linear layers as data.",
 )  # fmt: skip
 
@@ -31,10 +34,16 @@ TablesName = Annotated[
 
 def main() -> None:
     """Run the command line: 0 done, 1 the answer is no, 2 wrong use."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except SchemeFileError as error:
         print(error, file=sys.stderr)
+        sys.exit(1)
+    except OutputError as error:
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except QschemeError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -56,9 +65,14 @@ def generate(
     """Compile schemes into typed dispatch tables."""
     from qscheme.compiler.output import compare, write
 
-    if not package.isidentifier():
-        raise typer.BadParameter(f"{package!r} is not a Python identifier", param_hint="--package")
-    files = _compiled(schemes, package, trust)
+    if not (package.isascii() and package.isidentifier()) or keyword.iskeyword(package) or package == "qscheme":
+        raise typer.BadParameter(f"{package!r} cannot be the name of a generated package", param_hint="--package")
+    try:
+        files = _compiled(schemes, package, trust)
+    except SchemeFileError as error:
+        if as_json:
+            _print_json({"problems": list(error.problems)})
+        raise
     differences = compare(files, out) if check else write(files, out)
     changes = {
         "changed": differences.changed, "missing": differences.missing,
@@ -169,6 +183,91 @@ def explain(
         print_decision(facts, decision)
     if decision.chosen is None:
         raise typer.Exit(1)
+
+
+@app.command()
+def verify(
+    schemes: Annotated[
+        Path | None, typer.Option("--schemes", help="Folder of scheme files; here or shipped.", metavar="DIR")
+    ] = None,
+    release: Annotated[
+        str | None, typer.Option("--release", help="Show one release of AITER.", metavar="v0.1.12")
+    ] = None,
+    all_releases: Annotated[bool, typer.Option("--all-releases", help="Show every known release (default).")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--aiter", help="Show the AITER of a checkout or site-packages.", metavar="PATH")
+    ] = None,
+    installed: Annotated[bool, typer.Option("--installed", help="Show the installed AITER.")] = False,
+    trust: Trust = None,
+    as_json: Json = False,
+) -> None:
+    """Check every call that the schemes can make against AITER's releases, by its source alone."""
+    from qscheme.compiler.claims import check
+    from qscheme.compiler.release_text import matrix_data, matrix_lines
+    from qscheme.compiler.verify import matrices
+    from qscheme.tables import shipped_schemes
+
+    if sum((release is not None, all_releases, folder is not None, installed)) > 1:
+        raise typer.BadParameter("choose one of --release, --all-releases, --aiter and --installed")
+    asked = schemes or (here if (here := Path("schemes")).is_dir() else shipped_schemes())
+    catalogue = _catalogue(asked, trust)
+    shown = matrices(catalogue, release=release, folder=folder, installed=installed)
+    problems, notes = check(catalogue, asked)
+    if as_json:
+        _print_json({"matrices": list(map(matrix_data, shown)), "problems": problems, "notes": notes})
+    else:
+        for matrix in shown:
+            print(*matrix_lines(matrix), "", sep="\n")
+        print(*(f"note: {note}" for note in notes), *problems, sep="\n")
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command("scan-aiter")
+def scan_aiter(
+    path: Annotated[Path, typer.Argument(help="AITER: a git checkout or mirror, or a package folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File to write; DIR/releases/aiter.json for git.", metavar="FILE")
+    ] = None,
+    schemes: Schemes = Path("schemes"),
+    only_new: Annotated[bool, typer.Option("--only-new", help="Do not scan known releases again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write what each release tag of AITER offers; for a package folder, what changed since the newest release."""
+    import json
+
+    from qscheme.releases import api_changes, read_history, updated_history
+    from qscheme.scanning import flattened, is_git, package_folder, scan
+    from qscheme.tables import shipped_schemes
+
+    file = Path("releases", "aiter.json")
+    known = read_history(schemes / file if (schemes / file).is_file() else shipped_schemes() / file)
+    if is_git(path):
+        target = out or schemes / file
+        if not target.absolute().parent.is_dir():
+            raise typer.BadParameter(f"there is no folder {target.parent}; name a file", param_hint="--out")
+        history = updated_history(path, known, only_new)
+        text = history.text()
+        changed = not target.is_file() or target.read_text(encoding="utf-8") != text
+        if changed:
+            target.write_text(text, encoding="utf-8")
+        found = {"file": str(target), "changed": changed, "releases": history.releases}
+        if as_json:
+            _print_json(found)
+        else:
+            span = f"{len(history.releases)} releases, {history.releases[0]} to {history.releases[-1]}"
+            print(f"{span}, in {target}: {'written' if changed else 'up to date'}")
+        return
+    offer = scan(package_folder(path, known.library), known.plan, known.library)
+    if out is not None:
+        out.write_text(json.dumps(offer, indent=1) + "\n", encoding="utf-8")
+    elif as_json:
+        _print_json(offer)
+    else:
+        newest = flattened(known.survey(len(known.releases) - 1))
+        changes = api_changes(newest, offer)
+        print(*(changes or ("nothing changed",)), sep="\n")
+        print(f"{len(changes)} differences from {known.library} {known.releases[-1]}", file=sys.stderr)
 
 
 def _compiled(schemes: Path, package: str, trust: list[str] | None) -> dict[str, str]:

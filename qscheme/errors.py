@@ -93,7 +93,7 @@ class OutputError(QschemeError):
 def suggestion(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` if a known word is close, else the list of known words."""
     words = sorted(known)
-    close = difflib.get_close_matches(word, words, n=1)
+    close = difflib.get_close_matches(str(word), words, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(words)}" if words else ""

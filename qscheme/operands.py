@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from torch import Tensor
 
 from qscheme.errors import InvalidLayer
 from qscheme.layouts import expand_rows, expand_widths
@@ -13,8 +14,6 @@ from qscheme.types import LayerFacts, Operands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
 
     from qscheme.types import Layer, Scheme
 
@@ -31,26 +30,32 @@ ROTATION = 32
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
+_STORED_SCALES = {"fp32": "float32, bfloat16 or float16", "e8m0": "uint8 with E8M0 bytes"}
+
 
 def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
-    """What conditions may ask about a layer; its weight may be absent if out_features and in_features are given."""
-    weight: Tensor | None = _optional(layer, "weight", None)
-    n, k = _logical_shape(layer, scheme, weight)
+    """What conditions may ask about a layer; its weight may be absent if out_features and in_features are given.
+
+    Raises InvalidLayer.
+    """
+    n, k = _logical_shape(layer, scheme)
     rotation = _optional(layer, "rotation", None)
     prequantized = bool(_optional(layer, "prequantized", False))
-    if rotation is not None and rotation != ROTATION:
-        raise InvalidLayer(_name(layer), "rotation", f"None or {ROTATION}", str(rotation))
-    if rotation is not None and prequantized:
-        raise InvalidLayer(_name(layer), "rotation", "None, as the layer is prequantized", str(rotation))
-    if rotation is not None and k % rotation:
-        raise InvalidLayer(_name(layer), "rotation", f"K a multiple of {rotation}", f"K = {k}")
-    out_dtype = layer.out_dtype
-    if out_dtype not in DTYPES:
+    if rotation is not None:
+        if rotation != ROTATION:
+            raise InvalidLayer(_name(layer), "rotation", f"None or {ROTATION}", str(rotation))
+        if prequantized:
+            raise InvalidLayer(_name(layer), "rotation", "None, as the layer is prequantized", str(rotation))
+        if k % rotation:
+            raise InvalidLayer(_name(layer), "rotation", f"K a multiple of {rotation}", f"K = {k}")
+    out_dtype: torch.dtype | None = _optional(layer, "out_dtype", None)
+    word = None if out_dtype is None else DTYPES.get(out_dtype)
+    if word is None:
         raise InvalidLayer(_name(layer), "out_dtype", "torch.bfloat16, torch.float16 or torch.float32", str(out_dtype))
     return LayerFacts(
         n=n,
         k=k,
-        out_dtype=DTYPES[out_dtype],
+        out_dtype=word,
         has_bias=_optional(layer, "bias", None) is not None,
         rotation=rotation,
         prequantized=prequantized,
@@ -59,19 +64,18 @@ def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
 
 def operands_of(layer: Layer, scheme: Scheme, facts: LayerFacts) -> Operands:
     """The layer's tensors, checked. Raises InvalidLayer that names the operand, what it needs and what was found."""
-    name, n, k = _name(layer), facts.n, facts.k
-    weight = _weight(layer, scheme, n, k)
-    widths: Sequence[int] | None = _optional(layer, "logical_widths", None)
-    if widths is not None and sum(widths) != n:
-        raise InvalidLayer(name, "logical_widths", f"widths that add up to N = {n}", f"{list(widths)}")
+    n, k = facts.n, facts.k
+    weight = _tensor(layer, "weight")
+    if weight is None:
+        raise InvalidLayer(_name(layer), "weight", f"a tensor of N = {n} and K = {k}", "none")
     return Operands(
-        name=name,
+        name=_name(layer),
         n=n,
         k=k,
-        weight=weight,
-        weight_scale=_weight_scale(layer, scheme, n, k, widths),
-        input_scale=_input_scale(layer, scheme),
-        bias=_bias(layer, n),
+        weight=_weight(layer, scheme, weight, n, k),
+        weight_scale=_weight_scale(layer, scheme, weight, n, k),
+        input_scale=_input_scale(layer, scheme, weight),
+        bias=_bias(layer, weight, n),
         out_dtype=layer.out_dtype,
     )
 
@@ -85,107 +89,126 @@ def _optional(layer: Layer, attribute: str, default: T) -> T:
     return default if value is None else value
 
 
-def _logical_shape(layer: Layer, scheme: Scheme, weight: Tensor | None) -> tuple[int, int]:
-    n: int | None = _optional(layer, "out_features", None)
-    k: int | None = _optional(layer, "in_features", None)
-    if weight is None:
-        if n is None or k is None:
-            raise InvalidLayer(_name(layer), "weight", "a tensor, or out_features and in_features", "neither")
-        return n, k
-    if weight.dim() != 2:
-        raise InvalidLayer(_name(layer), "weight", "two dimensions [N, K]", f"shape {list(weight.shape)}")
+def _tensor(layer: Layer, operand: str, weight: Tensor | None = None) -> Tensor | None:
+    """An operand of the layer, without its history of gradients; on the device of the weight if that is given."""
+    value: object = getattr(layer, operand, None)
+    if value is None:
+        return None
+    if not isinstance(value, Tensor):
+        raise InvalidLayer(_name(layer), operand, "a torch tensor", type(value).__name__)
+    if weight is not None and value.device != weight.device:
+        raise InvalidLayer(_name(layer), operand, f"the weight's device {weight.device}", str(value.device))
+    return value.detach() if value.requires_grad else value
+
+
+def _stored_shape(weight: Tensor, scheme: Scheme) -> tuple[int, int]:
+    """The N and K of a weight as it is stored; two E2M1 codes share a byte."""
     rows, columns = weight.shape
-    columns *= 2 if scheme.weight.format == "fp4_e2m1" else 1
-    for word, logical, stored in (("out_features", n, rows), ("in_features", k, columns)):
-        if logical is not None and not 0 < logical <= stored:
-            raise InvalidLayer(_name(layer), word, f"1 to {stored}, which the weight has", str(logical))
-    return (rows if n is None else n), (columns if k is None else k)
+    return rows, columns * 2 if scheme.weight.format == "fp4_e2m1" else columns
 
 
-def _weight(layer: Layer, scheme: Scheme, n: int, k: int) -> Tensor:
-    weight, stored = layer.weight, CODES[scheme.weight.format]
+def _logical_shape(layer: Layer, scheme: Scheme) -> tuple[int, int]:
+    weight = _tensor(layer, "weight")
+    if weight is not None and (weight.dim() != 2 or 0 in weight.shape):
+        found = f"shape {list(weight.shape)}"
+        raise InvalidLayer(_name(layer), "weight", "two dimensions [N, K], neither of them 0", found)
+    rows, columns = (None, None) if weight is None else _stored_shape(weight, scheme)
+    n, k = _logical(layer, "out_features", rows), _logical(layer, "in_features", columns)
+    if scheme.weight.format == "fp4_e2m1" and k % 2:
+        raise InvalidLayer(_name(layer), "in_features", "an even K, as two codes share a byte", str(k))
+    return n, k
+
+
+def _logical(layer: Layer, word: str, stored: int | None) -> int:
+    """A logical size, which is the stored one unless the layer says that the weight is padded."""
+    logical: int | None = _optional(layer, word, stored)
+    if logical is None:
+        raise InvalidLayer(_name(layer), "weight", "a tensor, or out_features and in_features", "neither")
+    if logical < 1 or (stored is not None and logical > stored):
+        needs = "a positive number" if stored is None else f"1 to {stored}, which the weight has"
+        raise InvalidLayer(_name(layer), word, needs, str(logical))
+    return logical
+
+
+def _weight(layer: Layer, scheme: Scheme, weight: Tensor, n: int, k: int) -> Tensor:
+    stored = CODES[scheme.weight.format]
     if weight.dtype != stored:
-        if scheme.weight.format == "fp4_e2m1" and weight.dtype == getattr(torch, "float4_e2m1fn_x2", None):
-            weight = weight.view(torch.uint8)
-        else:
+        if scheme.weight.format != "fp4_e2m1" or weight.dtype != torch.float4_e2m1fn_x2:
             raise InvalidLayer(_name(layer), "weight", f"{stored} for {scheme.weight.format}", str(weight.dtype))
-    columns = -(-k // 2) if scheme.weight.format == "fp4_e2m1" else k
+        weight = weight.view(torch.uint8)
+    columns = k // 2 if scheme.weight.format == "fp4_e2m1" else k
     return weight if weight.shape == (n, columns) else weight[:n, :columns]
 
 
-def _weight_scale(layer: Layer, scheme: Scheme, n: int, k: int, widths: Sequence[int] | None) -> Tensor:
-    scale: Tensor | None = _optional(layer, "weight_scale", None)
+def _weight_scale(layer: Layer, scheme: Scheme, weight: Tensor, n: int, k: int) -> Tensor:
     granularity = scheme.weight.granularity
-    shape = scale_shape(n, k, granularity)
+    shape, widths = scale_shape(n, k, granularity), _widths(layer, n)
+    scale = _tensor(layer, "weight_scale", weight)
     if scale is None:
         raise InvalidLayer(_name(layer), "weight_scale", f"a scale of shape {list(shape)}", "none")
-    _same_device(layer, "weight_scale", scale)
-    scale = _scale_dtype(layer, scheme, scale)
-    if granularity in ("per_channel", "per_tensor"):
-        if widths is not None and len(widths) > 1 and scale.numel() == len(widths) and scale.dim() <= 2:
-            return expand_widths(scale, list(widths))
-        if scale.numel() == 1 and (granularity == "per_tensor" or widths is not None or n == 1):
-            return scale.reshape(1) if granularity == "per_tensor" else expand_rows(scale, n)
-        if granularity == "per_channel" and tuple(scale.shape) in ((n, 1), (n,)):
-            return scale.reshape(n, 1)
-        needs = "one value" if granularity == "per_tensor" else f"shape [{n}, 1] or [{n}]"
-        fused = "" if widths is None else f", or one value for each of the {len(widths)} logical widths"
-        raise InvalidLayer(_name(layer), "weight_scale", needs + fused, f"shape {list(scale.shape)}")
-    if tuple(scale.shape) != shape:
-        rows, columns = shape[0], shape[-1]
-        padded = scale.dim() == 2 and scale.shape[0] >= rows and scale.shape[1] >= columns and _is_padded(layer)
-        if not padded:
-            needs = f"shape {list(shape)} for N = {n} and K = {k} in tiles of {granularity}"
-            raise InvalidLayer(_name(layer), "weight_scale", needs, f"shape {list(scale.shape)}")
-        scale = scale[:rows, :columns]
-    return scale
+    scale, found = _scale_dtype(layer, scheme, scale), tuple(scale.shape)
+    padded = scale_shape(*_stored_shape(weight, scheme), granularity)
+    if granularity == "per_tensor":
+        if scale.numel() == 1:
+            return scale.reshape(1)
+        needs = "one value"
+    elif granularity == "per_channel":
+        if found in (shape, shape[:1], padded, padded[:1]):
+            return scale[:n].reshape(n, 1)
+        if scale.numel() == 1 and widths is not None:
+            return expand_rows(scale, n)
+        needs = f"shape [{n}, 1] or [{n}]"
+    else:
+        if found in (shape, padded):
+            return scale if found == shape else scale[: shape[0], : shape[-1]]
+        needs = f"shape {list(shape)} for N = {n} and K = {k} in tiles of {granularity}"
+        widths = None
+    if widths is not None and scale.numel() == len(widths) and scale.dim() <= 2:
+        return expand_widths(scale, widths)
+    fused = "" if widths is None else f", or one value for each of the {len(widths)} logical widths"
+    raise InvalidLayer(_name(layer), "weight_scale", needs + fused, f"shape {list(found)}")
 
 
-def _is_padded(layer: Layer) -> bool:
-    return _optional(layer, "out_features", None) is not None or _optional(layer, "in_features", None) is not None
+def _widths(layer: Layer, n: int) -> Sequence[int] | None:
+    """The N of each part of a fused layer."""
+    widths: Sequence[int] | None = _optional(layer, "logical_widths", None)
+    if widths is not None and (sum(widths) != n or min(widths) < 0):
+        raise InvalidLayer(_name(layer), "logical_widths", f"widths that add up to N = {n}", f"{list(widths)}")
+    return widths
 
 
 def _scale_dtype(layer: Layer, scheme: Scheme, scale: Tensor) -> Tensor:
     """Float scales in float32, E8M0 ones as bytes."""
     if scale.dtype in FLOATS and "fp32" in scheme.stored_scales:
         return scale.float()
-    if scale.dtype in (torch.uint8, getattr(torch, "float8_e8m0fnu", None)) and "e8m0" in scheme.stored_scales:
+    if scale.dtype in (torch.uint8, torch.float8_e8m0fnu) and "e8m0" in scheme.stored_scales:
         return scale.view(torch.uint8)
-    words = {"fp32": "float32, bfloat16 or float16", "e8m0": "uint8 with E8M0 bytes"}
-    needs = " or ".join(words[stored] for stored in scheme.stored_scales)
+    needs = " or ".join(_STORED_SCALES[stored] for stored in scheme.stored_scales)
     raise InvalidLayer(_name(layer), "weight_scale", needs, str(scale.dtype))
 
 
-def _input_scale(layer: Layer, scheme: Scheme) -> Tensor | None:
-    scale: Tensor | None = _optional(layer, "input_scale", None)
+def _input_scale(layer: Layer, scheme: Scheme, weight: Tensor) -> Tensor | None:
+    scale = _tensor(layer, "input_scale", weight)
     if scheme.activation.mode == "dynamic":
         if scale is not None:
             raise InvalidLayer(_name(layer), "input_scale", "None, as the activation is dynamic", "a tensor")
         return None
     if scale is None:
         raise InvalidLayer(_name(layer), "input_scale", "one value, as the activation is static", "none")
-    _same_device(layer, "input_scale", scale)
     if scale.numel() != 1 or scale.dtype not in FLOATS:
-        raise InvalidLayer(
-            _name(layer), "input_scale", "one float value", f"{scale.dtype} of shape {list(scale.shape)}"
-        )
+        found = f"{scale.dtype} of shape {list(scale.shape)}"
+        raise InvalidLayer(_name(layer), "input_scale", "one float value", found)
     if scale.device.type != "meta" and not 0 < float(scale) < float("inf"):
         raise InvalidLayer(_name(layer), "input_scale", "a finite scale above zero", str(float(scale)))
     return scale.reshape(1).float()
 
 
-def _bias(layer: Layer, n: int) -> Tensor | None:
-    bias: Tensor | None = _optional(layer, "bias", None)
+def _bias(layer: Layer, weight: Tensor, n: int) -> Tensor | None:
+    bias = _tensor(layer, "bias", weight)
     if bias is None:
         return None
-    _same_device(layer, "bias", bias)
     if tuple(bias.shape) != (n,):
         raise InvalidLayer(_name(layer), "bias", f"shape [{n}]", f"shape {list(bias.shape)}")
-    if not bias.dtype.is_floating_point:
-        raise InvalidLayer(_name(layer), "bias", "a floating dtype", str(bias.dtype))
-    return bias.detach()
-
-
-def _same_device(layer: Layer, operand: str, tensor: Tensor) -> None:
-    if tensor.device != layer.weight.device:
-        raise InvalidLayer(_name(layer), operand, f"the weight's device {layer.weight.device}", str(tensor.device))
+    if bias.dtype not in FLOATS:
+        raise InvalidLayer(_name(layer), "bias", "float32, bfloat16 or float16", str(bias.dtype))
+    return bias

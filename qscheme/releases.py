@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias, TypedDict, cast
 
-from qscheme.bindings import collection_paused
 from qscheme.errors import SchemeFileError
-from qscheme.scanning import ScanPlan, all_tags, scan_tags
+from qscheme.scanning import VALUE, ScanPlan, Survey, all_tags, scan_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from qscheme.bindings import Parameters
-    from qscheme.scanning import Survey
 
 _Changes: TypeAlias = "Mapping[str, Sequence[tuple[int, Parameters | str | None]]]"
 _Listed: TypeAlias = "dict[str, list[tuple[str, list[str] | str | None]]]"
@@ -60,6 +58,13 @@ class History:
     def at(self, place: int) -> Recorded:
         """The offer of `releases[place]`."""
         return Recorded(self, place)
+
+    def survey(self, place: int) -> Survey:
+        """What the scan of `releases[place]` found."""
+        offer = self.at(place)
+        symbols = {name: found for name in self.symbols if isinstance(found := offer.state(name), tuple)}
+        aliases = {name: home for name in self.aliases if isinstance(home := offer.home(name), str)}
+        return Survey(symbols, aliases)
 
     def nearest(self, version: str | None) -> int | None:
         """The place of the newest release that is not newer than a version, the last one if the version is unknown.
@@ -103,11 +108,20 @@ class Recorded:
         """The parameters of a dotted name, under any path that leads to it; None if this release does not have it."""
         names = symbol.split(".")
         for cut in range(len(names), 0, -1):
-            home = self._now(self.history.aliases, ".".join(names[:cut]))
-            if isinstance(home, str):
+            home = self.home(".".join(names[:cut]))
+            if home is not None:
                 return self.parameters(".".join((home, *names[cut:])))
+        return self.state(symbol)
+
+    def state(self, symbol: str) -> Parameters | None:
+        """The parameters of a symbol under the path that defines it."""
         found = self._now(self.history.symbols, symbol)
         return None if isinstance(found, str) else found
+
+    def home(self, alias: str) -> str | None:
+        """Where a path leads that defines nothing itself."""
+        found = self._now(self.history.aliases, alias)
+        return found if isinstance(found, str) else None
 
     def _now(self, changes: _Changes, name: str) -> Parameters | str | None:
         every = changes.get(name, ())
@@ -158,12 +172,41 @@ def scan_history(git: Path, library: str, plan: ScanPlan, tags: Iterable[str] | 
     )
 
 
+def updated_history(git: Path, known: History, only_new: bool = False) -> History:
+    """A history with every release tag of a git directory, scanned again or, if told, only where it is not known yet.
+
+    Known releases without a tag there stay as they are. Raises QschemeError where git fails or a tag has no package.
+    """
+    tags = [tag for tag in release_tags(all_tags(git)) if not (only_new and tag in known.releases)]
+    surveys = {release: known.survey(place) for place, release in enumerate(known.releases)}
+    surveys |= dict(scan_tags(git, tags, known.library, known.plan))
+    return History.of(known.library, known.plan, sorted(surveys.items(), key=lambda pair: _known(pair[0])))
+
+
+def api_changes(before: Mapping[str, Parameters], after: Mapping[str, Parameters]) -> tuple[str, ...]:
+    """What a later offer has more (`+`), no longer (`-`) or in another form (`~`), one line each, by dotted name."""
+    lines: list[tuple[str, str]] = []
+    for symbol in {**before, **after}:
+        old, new = before.get(symbol), after.get(symbol)
+        if old is None and new is not None:
+            lines.append((symbol, f"+ {symbol}{_shown(new)}"))
+        elif new is None and old is not None:
+            lines.append((symbol, f"- {symbol}{_shown(old)}"))
+        elif old is not None and new is not None and old != new:
+            lines.append((symbol, f"~ {symbol}{_shown(old)} is now {_shown(new)}"))
+    return tuple(line for _, line in sorted(lines))
+
+
 def release_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """The tags that name final and post releases, the oldest first."""
     known = [
         (version, tag) for tag in tags if (version := parsed(tag)) and not version.is_prerelease and not version.local
     ]
     return tuple(tag for _, tag in sorted(known))
+
+
+def _shown(parameters: Parameters) -> str:
+    return " = ..." if parameters == VALUE else f"({', '.join(parameters)})"
 
 
 def _known(release: str) -> Version:

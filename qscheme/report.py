@@ -29,6 +29,8 @@ def words_of_switches(words: Sequence[str], *, batch_invariant: bool) -> dict[st
         value = parse_switch(f"--switch {name}", text)
         if value is None:
             raise UnknownSwitch(f"--switch {word}: needs NAME=on or NAME=off")
+        if switches.get(name, value) != value:
+            raise UnknownSwitch(f"--switch {name} is both on and off; choose one")
         switches[name] = value
     return switches
 
@@ -82,7 +84,6 @@ def decision_data(facts: Facts, decision: Decision) -> dict[str, object]:
     chosen = {
         "backend": decision.chosen,
         "calls": [{"when": call.when, "quantize": call.quantize, "gemm": call.gemm} for call in decision.calls],
-        "rotates_input": decision.rotates_input,
     }
     return {
         "scheme": decision.scheme,

@@ -217,9 +217,23 @@ class Package:
         return found if made else Value(binding.home)
 
 
+def package_folder(path: Path, name: str) -> Path:
+    """The package in a checkout or a site-packages folder, or the folder itself. Raises QschemeError without one."""
+    for folder in (path / name, path):
+        if (folder / "__init__.py").is_file():
+            return folder
+    raise QschemeError(
+        f"{path}: needs a checkout, a site-packages folder or the package {name} itself, found no {name}/__init__.py"
+    )
+
+
 def scan(package: Path, plan: ScanPlan, name: str | None = None) -> dict[str, Parameters]:
     """The offer of one package folder, under every path that a user may write."""
-    survey = Package(package, plan, name).survey()
+    return flattened(Package(package, plan, name).survey())
+
+
+def flattened(survey: Survey) -> dict[str, Parameters]:
+    """The symbols of a survey under every path that a user may write."""
     flat = dict(survey.symbols)
     for alias, home in survey.aliases.items():
         for symbol, parameters in survey.symbols.items():
@@ -240,6 +254,11 @@ def scan_tags(git: Path, tags: Iterable[str], library: str, plan: ScanPlan) -> I
             with tarfile.open(fileobj=io.BytesIO(_git(git, "archive", "--format=tar", tag, "--", *wanted))) as archive:
                 archive.extractall(folder, filter="data")
             yield tag, Package(Path(folder, library), plan).survey()
+
+
+def is_git(path: Path) -> bool:
+    """Whether a folder is a checkout with a history, or a bare repository."""
+    return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
 
 
 def all_tags(git: Path) -> list[str]:

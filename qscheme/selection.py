@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from qscheme.binding import Bound, bind
-from qscheme.errors import UnknownBackend, Unsupported
+from qscheme.binding import Bound, bind, calls_of
+from qscheme.errors import UnknownBackend, UnknownFact, Unsupported
 from qscheme.facts import Facts
 from qscheme.operands import layer_facts, operands_of
 from qscheme.tables import Tables, load
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("qscheme")
 
 _warned: set[str] = set()
+_lock = threading.Lock()
 
 
 def dispatch(
@@ -44,16 +46,16 @@ def dispatch(
     Raises UnknownScheme, UnknownBackend, InvalidLayer, Unsupported (with every reason) or BindFailed.
     """
     found, scheme = _scheme(layer, tables)
-    known = facts if facts is not None else Facts.of_this_machine(layer.weight.device, tables=found)
     about = layer_facts(layer, scheme)
     operands = operands_of(layer, scheme, about)
-    decision = _named(_decide(scheme, known, about, backend, tuple(disabled)), operands.name)
-    if decision.chosen is None:
+    known = facts if facts is not None else Facts.of_this_machine(operands.weight.device, tables=found)
+    choice = _decide(found, scheme, known, about, backend, _names(disabled))
+    decision = choice.decision._replace(layer=operands.name)
+    if choice.backend is None:
         raise Unsupported(decision)
-    chosen = next(candidate for candidate in scheme.backends if candidate.name == decision.chosen)
-    if chosen.on_use == "warn":
-        _warn_once(decision)
-    bound = bind(scheme, chosen, known, operands, about, decision)
+    if choice.backend.on_use == "warn":
+        _warn_once(choice, operands.name)
+    bound = bind(scheme, choice.backend, known, operands, about, decision)
     if consume:
         _release(layer, bound)
     return bound
@@ -75,36 +77,53 @@ def explain(
     """
     found, scheme = _scheme(layer, tables)
     weight = getattr(layer, "weight", None)
-    known = (
-        facts if facts is not None else Facts.of_this_machine(None if weight is None else weight.device, tables=found)
-    )
     about = layer_facts(layer, scheme)
-    decision = _named(_decide(scheme, known, about, backend, tuple(disabled)), str(getattr(layer, "name", "") or ""))
-    if weight is None:
-        decision = decision._replace(assumed=tuple(_assumed(scheme, about)))
+    device = None if weight is None else weight.device
+    known = facts if facts is not None else Facts.of_this_machine(device, tables=found)
+    decision = _decide(found, scheme, known, about, backend, _names(disabled)).decision
+    assumed = tuple(_assumed(scheme, about)) if weight is None else ()
+    calls = decision.calls
     if m is not None:
-        kept = tuple(call for call in decision.calls if call.runs(batch_invariant=known.batch_invariant, m=m))
-        decision = decision._replace(calls=kept[:1])
-    return decision
+        calls = tuple(call for call in calls if call.runs(batch_invariant=known.batch_invariant, m=m))[:1]
+    return decision._replace(layer=str(getattr(layer, "name", "") or ""), assumed=assumed, calls=calls)
 
 
 def _scheme(layer: Layer, tables: Tables | ModuleType | str | None) -> tuple[Tables, Scheme]:
     found = tables if isinstance(tables, Tables) else load(tables)
-    return found, found.scheme(layer.scheme)
+    return found, _scheme_named(found, str(getattr(layer, "scheme", "")))
 
 
-def _named(decision: Decision, layer: str) -> Decision:
-    return decision._replace(layer=layer) if layer else decision
+@lru_cache(maxsize=4096)
+def _scheme_named(tables: Tables, name: str) -> Scheme:
+    return tables.scheme(name)
+
+
+def _names(disabled: Collection[str]) -> tuple[str, ...]:
+    return (disabled,) if isinstance(disabled, str) else tuple(disabled)
+
+
+class _Choice(NamedTuple):
+    """A decision about any layer with the same facts, the backend it chose, and the decision in words."""
+
+    decision: Decision
+    backend: Backend | None
+    text: str
 
 
 @lru_cache(maxsize=4096)
 def _decide(
-    scheme: Scheme, facts: types.Facts, layer: LayerFacts, backend: str | None, disabled: tuple[str, ...]
-) -> Decision:
+    tables: Tables,
+    scheme: Scheme,
+    facts: types.Facts,
+    layer: LayerFacts,
+    backend: str | None,
+    disabled: tuple[str, ...],
+) -> _Choice:
     names = [candidate.name for candidate in scheme.backends]
     for name in (*disabled, *(() if backend is None else (backend,))):
         if name not in names:
             raise UnknownBackend(name, scheme.name, names)
+    _same_tables(tables, facts)
     refused: list[Refusal] = []
     for candidate in scheme.backends:
         reasons = _reasons(candidate, facts, layer)
@@ -115,8 +134,8 @@ def _decide(
         if reasons:
             refused.append(Refusal(candidate.name, tuple(reasons)))
             continue
-        calls = tuple(_reached(candidate, facts))
-        return Decision(
+        calls = tuple(calls_of(candidate, facts))
+        decision = Decision(
             scheme=scheme.name,
             layer="",
             chosen=candidate.name,
@@ -125,7 +144,22 @@ def _decide(
             mismatches=tuple(_mismatches(scheme, candidate, calls, facts)),
             rotates_input=layer.rotation is not None,
         )
-    return Decision(scheme.name, "", None, (), tuple(refused))
+        return _Choice(decision, candidate, decision.text())
+    return _Choice(Decision(scheme.name, "", None, (), tuple(refused)), None, "")
+
+
+def _same_tables(tables: Tables, facts: types.Facts) -> None:
+    """Facts answer for the switches and libraries of the tables that they were made with."""
+    for word, named, known in (
+        ("switch", tables.switches, facts.switches),
+        ("library", tables.libraries, facts.libraries),
+    ):
+        for name in named:
+            if name not in known:
+                raise UnknownFact(
+                    f"{word} {name}: needs facts made for the tables {tables.package}, found facts without it; "
+                    f"pass tables={tables.package!r} where the facts are made"
+                )
 
 
 def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts) -> list[Reason]:
@@ -134,15 +168,6 @@ def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts) -> list[Re
     if any(reason.kind == "hardware" for reason in reasons):
         return [reason for reason in reasons if reason.kind not in ("tuned", "switch")]
     return reasons
-
-
-def _reached(backend: Backend, facts: types.Facts) -> Iterator[Call]:
-    """The calls that a bound function makes in the mode of the facts."""
-    for call in backend.calls:
-        if call.runs(batch_invariant=facts.batch_invariant):
-            yield call
-            if call.max_m is None:
-                return
 
 
 def _mismatches(scheme: Scheme, backend: Backend, calls: tuple[Call, ...], facts: types.Facts) -> Iterator[Mismatch]:
@@ -172,11 +197,13 @@ def _assumed(scheme: Scheme, layer: LayerFacts) -> Iterator[str]:
         yield "input_scale is one value"
 
 
-def _warn_once(decision: Decision) -> None:
-    text = decision._replace(layer="").text()
-    if text not in _warned:
-        _warned.add(text)
-        logger.warning("a fallback is used, first for %s", decision.text())
+def _warn_once(choice: _Choice, layer: str) -> None:
+    """Say that a fallback is used, once for each scheme, backend and set of reasons."""
+    with _lock:
+        if choice.text in _warned:
+            return
+        _warned.add(choice.text)
+    logger.warning("a fallback is used, first for %s", choice.decision._replace(layer=layer).text())
 
 
 def _release(layer: Layer, bound: Bound) -> None:

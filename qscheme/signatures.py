@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -12,19 +14,27 @@ from typing import TYPE_CHECKING, Protocol
 
 from qscheme.releases import History, parsed, read_history
 from qscheme.scanning import VALUE, Package
-from qscheme.types import Library, Reason
+from qscheme.types import Form, Library, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from qscheme.bindings import Parameters
-    from qscheme.types import Form, Kernel
+    from qscheme.types import Kernel
 
 _ANYTHING: Parameters = ("*operands", "**keywords")
 
 
-class _Offer(Protocol):
-    def parameters(self, symbol: str) -> Parameters | None: ...
+CONFIG_OPERANDS = 3
+"""M, N and K, by position: how a tile configuration is looked up."""
+
+
+class Offer(Protocol):
+    """What one release, one package folder or one running module has."""
+
+    def parameters(self, symbol: str) -> Parameters | None:
+        """The parameters of a dotted name; None if it is not there."""
+        ...
 
 
 @lru_cache(maxsize=4096)
@@ -82,12 +92,9 @@ class ReleaseOffers:
         library = self.libraries[kernel.library]
         if library.absence is not None:
             return Reason("library", library.name, library.absence)
-        history = self._history(library.name)
-        try:
-            return _choose(kernel, library, self._offer(library, history), history)
-        except SyntaxError as error:
-            where = f"where {error.filename}:{error.lineno} is not Python: {error.msg}"
-            return Reason("symbol", kernel.forms[0].symbols[0], f"{_named(library)}, {where}")
+        with _collection_paused():
+            history = self._history(library.name)
+            return chosen_form(kernel.forms, library, self._offer(library, history), history)
 
     def accepts(self, kernel: Kernel, keyword: str) -> bool:
         """Whether the fitting form of `kernel` takes an optional keyword; False where signatures are not known."""
@@ -95,9 +102,7 @@ class ReleaseOffers:
         library = self.libraries[kernel.library]
         if isinstance(index, Reason) or (history := self._history(library.name)) is None:
             return False
-        form, offer = kernel.forms[index], self._offer(library, history)
-        found = next((known for symbol in form.symbols if (known := offer.parameters(symbol)) is not None), VALUE)
-        return misfit(found, form._replace(keywords=(*form.keywords, keyword))) is None
+        return takes(kernel.forms[index], keyword, self._offer(library, history))
 
     def older(self, library: str, release: str) -> bool:
         """Whether the library is older than a release; False where its version is unknown."""
@@ -110,7 +115,7 @@ class ReleaseOffers:
             return read_history(file) if file.is_file() else None
         return self.histories.get(library)
 
-    def _offer(self, library: Library, history: History | None) -> _Offer:
+    def _offer(self, library: Library, history: History | None) -> Offer:
         if history is None:
             return _Running(library)
         if library.location is not None:
@@ -122,12 +127,47 @@ class ReleaseOffers:
         return _Nothing() if place is None else history.at(place)
 
 
-def fitting_releases(kernel: Kernel, history: History) -> tuple[tuple[str, int | Reason], ...]:
-    """Each release of a history, and the first form of `kernel` that fits it or why the newest does not."""
-    return tuple(
-        (release, _choose(kernel, Library(history.library, release), history.at(place), history))
-        for place, release in enumerate(history.releases)
-    )
+def chosen_form(forms: Sequence[Form], library: Library, offer: Offer, history: History | None = None) -> int | Reason:
+    """The first of a kernel's forms that fits an offer, or why the newest does not.
+
+    history: tells the releases that a missing symbol or keyword needs.
+    """
+    try:
+        for index, form in enumerate(forms):
+            if fits(form, library.version, offer):
+                return index
+        newest, name = forms[0], forms[0].symbols[0]
+        lack, when = _lack(newest, offer), _when(tuple(forms), history) if history else ""
+    except SyntaxError as error:
+        where = f"where {error.filename}:{error.lineno} is not Python: {error.msg}"
+        return Reason("symbol", forms[0].symbols[0], f"{_named(library)}, {where}")
+    if lack is None:
+        return Reason("symbol", f"{name} of {library.name} {_outside(library.version, newest)}", _named(library))
+    if lack.needs is None:
+        missing = lack.symbol.rpartition(".")[2]
+        return Reason("symbol", f"{lack.symbol}{when}", f"{_named(library)}, which has no {missing}")
+    return Reason("symbol", f"{lack.symbol} {lack.needs}{when}", f"{_named(library)} with {lack.found}")
+
+
+def fits(form: Form, version: str | None, offer: Offer) -> bool:
+    """Whether a form can and may be called; an unknown version breaks no release limit."""
+    return _outside(version, form) is None and _lack(form, offer) is None
+
+
+def fits_signature(form: Form, offer: Offer) -> bool:
+    """Whether a form can be called, whatever its release limits say."""
+    return _lack(form, offer) is None
+
+
+def takes(form: Form, keyword: str, offer: Offer) -> bool:
+    """Whether the function of a form takes a further keyword."""
+    found = first_found(form.symbols, offer) or VALUE
+    return misfit(found, form._replace(keywords=(*form.keywords, keyword))) is None
+
+
+def first_found(symbols: Iterable[str], offer: Offer) -> Parameters | None:
+    """The parameters of the first dotted name that is there: it decides, as it does when the symbol is loaded."""
+    return next((known for symbol in symbols if (known := offer.parameters(symbol)) is not None), None)
 
 
 def is_library(package: Path, symbols: Iterable[str], name: str | None = None) -> bool:
@@ -138,7 +178,8 @@ def is_library(package: Path, symbols: Iterable[str], name: str | None = None) -
     if not (package / "__init__.py").is_file():
         return False
     found = Package(package, name=name)
-    return any(_defines(found, symbol) for symbol in symbols)
+    with _collection_paused():
+        return any(_defines(found, symbol) for symbol in symbols)
 
 
 def _defines(package: Package, symbol: str) -> bool:
@@ -146,6 +187,19 @@ def _defines(package: Package, symbol: str) -> bool:
         return package.parameters(symbol) is not None
     except SyntaxError:
         return False
+
+
+@contextmanager
+def _collection_paused() -> Generator[None]:
+    """Reads source without waking the garbage collector, whose pass over torch's objects takes longer than reading."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class _Nothing:
@@ -190,45 +244,35 @@ def _package(name: str, folder: Path, history: History, changed: int) -> Package
     return Package(folder, history.plan, name)
 
 
-def _choose(kernel: Kernel, library: Library, offer: _Offer, history: History | None) -> int | Reason:
-    for index, form in enumerate(kernel.forms):
-        if _outside(library.version, form) is None and _lack(form, offer) is None:
-            return index
-    newest, name = kernel.forms[0], kernel.forms[0].symbols[0]
-    lack, when = _lack(newest, offer), _when(newest, history) if history else ""
-    if lack is None:
-        return Reason("symbol", f"{name} of {library.name} {_outside(library.version, newest)}", _named(library))
-    if lack.symbol is None:
-        return Reason("symbol", f"{name} {lack.needs}{when}", f"{_named(library)} with {lack.found}")
-    return Reason("symbol", f"{lack.symbol}{when}", f"{_named(library)}, which has no {lack.symbol.rpartition('.')[2]}")
-
-
 @dataclass(frozen=True, slots=True)
 class _Lack:
-    """What an offer lacks for a form: a symbol, or a function that takes the call."""
+    """What an offer lacks for a form: a symbol, or, where `needs` says more, a function that takes the call."""
 
-    symbol: str | None = None
-    needs: str = ""
+    symbol: str
+    needs: str | None = None
     found: str = ""
 
 
-def _lack(form: Form, offer: _Offer) -> _Lack | None:
-    """The first path that leads to a symbol decides, as it does when the symbol is loaded."""
-    found = next((known for symbol in form.symbols if (known := offer.parameters(symbol)) is not None), None)
+def _lack(form: Form, offer: Offer) -> _Lack | None:
+    lack = _call_lack(form, offer)
+    if lack is None and form.config:
+        return _call_lack(Form(form.config, CONFIG_OPERANDS, ()), offer)
+    return lack
+
+
+def _call_lack(form: Form, offer: Offer) -> _Lack | None:
+    found, name = first_found(form.symbols, offer), form.symbols[0]
     if found is None:
-        return _Lack(form.symbols[0])
-    if (why := misfit(found, form)) is not None:
-        names = {word.partition("=")[0] for word in found}
-        missing = [word for word in form.keywords if word not in names]
-        if missing:
-            return _Lack(None, f"with keyword{'s' * (len(missing) > 1)} {', '.join(missing)}", why)
-        called = [f"{form.positional} operands"] * bool(form.positional) + [", ".join(form.keywords)] * bool(
-            form.keywords
-        )
-        return _Lack(None, f"called with {' and '.join(called) or 'nothing'}", why)
-    if form.config and all(offer.parameters(symbol) is None for symbol in form.config):
-        return _Lack(form.config[0])
-    return None
+        return _Lack(name)
+    why = misfit(found, form)
+    if why is None:
+        return None
+    names = {word.partition("=")[0] for word in found}
+    missing = [word for word in form.keywords if word not in names]
+    if missing:
+        return _Lack(name, f"with keyword{'s' * (len(missing) > 1)} {', '.join(missing)}", why)
+    called = [f"{form.positional} operands"] * bool(form.positional) + [", ".join(form.keywords)] * bool(form.keywords)
+    return _Lack(name, f"called with {' and '.join(called) or 'nothing'}", why)
 
 
 def _outside(version: str | None, form: Form) -> str | None:
@@ -242,20 +286,27 @@ def _outside(version: str | None, form: Form) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def _when(form: Form, history: History) -> str:
-    """The last unbroken run of releases that a form fits, in words; empty if it fits none."""
-    fits = [
-        _outside(release, form) is None and _lack(form, history.at(place)) is None
-        for place, release in enumerate(history.releases)
+def _when(forms: tuple[Form, ...], history: History) -> str:
+    """The releases that the newest form fits, and those that only older ones fit, in words; empty if there are none."""
+    offers = [(release, history.at(place)) for place, release in enumerate(history.releases)]
+    newest = [fits(forms[0], release, offer) for release, offer in offers]
+    older = [
+        not new and any(fits(form, release, offer) for form in forms[1:])
+        for new, (release, offer) in zip(newest, offers, strict=True)
     ]
-    if not any(fits):
+    words, rest = _last_run(newest, history), _last_run(older, history)
+    return f"{words} or an older form of it{rest}" if rest else words
+
+
+def _last_run(chosen: Sequence[bool], history: History) -> str:
+    if not any(chosen):
         return ""
-    last = max(place for place, fit in enumerate(fits) if fit)
-    first = next(place for place in range(last, -1, -1) if place == 0 or not fits[place - 1])
+    last = max(place for place, fit in enumerate(chosen) if fit)
+    first = next(place for place in range(last, -1, -1) if place == 0 or not chosen[place - 1])
     start, end = history.releases[first], history.releases[last]
-    return (
-        f" ({start} and later)" if last == len(fits) - 1 else f" ({start} to {end})" if start != end else f" ({start})"
-    )
+    if last == len(chosen) - 1:
+        return f" ({start} and later)"
+    return f" ({start} to {end})" if start != end else f" ({start})"
 
 
 def _named(library: Library) -> str:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 INTERFACE = 1
 """The runtime interface that generated tables are made for; another number is refused."""
 
-Format: TypeAlias = Literal["int8", "fp8_e4m3", "fp4_e2m1"]
-ScaleFormat: TypeAlias = Literal["fp32", "e8m0"]
+Format: TypeAlias = Literal["int8", "fp8_e4m3", "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "int4"]
+ScaleFormat: TypeAlias = Literal["fp32", "e8m0", "e4m3", "e5m3"]
+GlobalScale: TypeAlias = Literal["divide", "multiply"]
+Packing: TypeAlias = Literal["plain", "int32_columns", "int32_rows"]
 Granularity: TypeAlias = Literal["per_tensor", "per_token", "per_channel", "1x128", "128x128", "1x32", "1x16", "32x32"]
 Mode: TypeAlias = Literal["dynamic", "static"]
 ScaleRule: TypeAlias = Literal["amax_div", "floor", "even", "even175", "rceil", "ceil", "nearest15", "log_nearest"]
@@ -55,13 +57,21 @@ class Rule(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """What an activation or a weight is: element format, tile that shares a scale, scale format, rule."""
+    """What an activation or a weight is: element format, tile that shares a scale, scale format, rule.
+
+    symmetric: false where codes have a zero point. global_scale: whether a tile's scale is divided or multiplied by
+    one more scale of the whole tensor, None where there is none. packing: how a checkpoint stores INT4 codes:
+    `plain` one to a byte, `int32_columns` eight columns of a row to an int32 (CT), `int32_rows` eight rows (AWQ).
+    """
 
     format: Format
     granularity: Granularity
     scale: ScaleFormat
     rule: Rule
     mode: Mode = "static"
+    symmetric: bool = True
+    global_scale: GlobalScale | None = None
+    packing: Packing = "plain"
 
 
 class Reason(NamedTuple):
@@ -242,6 +252,10 @@ class Facts:
     def on(self, switch: str) -> bool:
         """Whether a switch is on."""
         return self.switches[switch]
+
+    def version(self, library: str) -> str:
+        """A library's version, in words where it is not known."""
+        return self.libraries[library].version or "an unknown version"
 
     def older(self, library: str, release: str) -> bool:
         """Whether a library is older than a release."""

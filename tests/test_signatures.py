@@ -17,7 +17,7 @@ import pytest
 from qscheme.errors import QschemeError, SchemeFileError
 from qscheme.releases import History, read_history, release_tags, scan_history
 from qscheme.scanning import VALUE, Package, ScanPlan, scan
-from qscheme.signatures import ReleaseOffers, fitting_releases, is_library, misfit
+from qscheme.signatures import ReleaseOffers, is_library, misfit
 from qscheme.types import Form, Kernel, Library, Reason
 
 if TYPE_CHECKING:
@@ -454,13 +454,6 @@ def test_an_absent_library_is_a_reason_of_its_own() -> None:
 
 def test_offers_may_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(at("0.1.8"))).form(A4W4) == 1
-
-
-def test_fitting_releases_names_a_form_or_a_reason_for_each() -> None:
-    found = dict(fitting_releases(A4W4, AITER))
-    assert tuple(found) == AITER.releases
-    assert isinstance(found["v0.1.2"], Reason)
-    assert [found[release] for release in ("v0.1.4", "v0.1.8", "v0.1.9")] == [1, 1, 0]
 
 
 # --- packages that are not what they seem ----------------------------------------------------------------------------

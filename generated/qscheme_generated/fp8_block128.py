@@ -64,11 +64,7 @@ def why_not_aiter_triton_preshuffle(facts: Facts, layer: LayerFacts) -> list[Rea
         reasons.append(Reason("hardware", "gfx1250", facts.arch))
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_PRESHUFFLE)
     if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
-        reasons.append(
-            Reason(
-                "library", "aiter v0.1.13 or later on gfx1250", facts.libraries["aiter"].version or "an unknown version"
-            )
-        )
+        reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     if layer.n % 16 != 0:
         reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
     if layer.k % 128 != 0:
@@ -188,8 +184,6 @@ def bind_aiter_triton_tuned(
     bias = weights.bias
     weight = weights.weight
     weight_scale = weights.weight_scale
-    weight = weights.weight
-    weight_scale = weights.weight_scale
 
     if facts.batch_invariant:
 
@@ -239,6 +233,10 @@ def why_not_aiter_ck_preshuffle(facts: Facts, layer: LayerFacts) -> list[Reason]
     if not facts.on("aiter_linear"):
         reasons.append(
             Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if not facts.on("aiter_preshuffled_blockscale"):
+        reasons.append(
+            Reason("switch", "switch aiter_preshuffled_blockscale on (QSCHEME_AITER_PRESHUFFLED_BLOCKSCALE=1)", "off")
         )
     if facts.batch_invariant:
         reasons.append(
@@ -360,11 +358,7 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx942, gfx950 or gfx1250", facts.arch))
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
-        reasons.append(
-            Reason(
-                "library", "aiter v0.1.13 or later on gfx1250", facts.libraries["aiter"].version or "an unknown version"
-            )
-        )
+        reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -406,8 +400,6 @@ def bind_aiter_triton(
     bias = weights.bias
     weight = weights.weight
     weight_scale = weights.weight_scale
-    weight = weights.weight
-    weight_scale = weights.weight_scale
 
     if facts.batch_invariant:
 
@@ -445,11 +437,7 @@ def why_not_aiter_triton_rdna4(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx1201", facts.arch))
     reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
-        reasons.append(
-            Reason(
-                "library", "aiter v0.1.15 or later on gfx1201", facts.libraries["aiter"].version or "an unknown version"
-            )
-        )
+        reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -491,8 +479,6 @@ def bind_aiter_triton_rdna4(
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
     bias = weights.bias
-    weight = weights.weight
-    weight_scale = weights.weight_scale
     weight = weights.weight
     weight_scale = weights.weight_scale
 

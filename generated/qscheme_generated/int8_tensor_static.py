@@ -93,23 +93,11 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx942, gfx950, gfx1151, gfx1201 or gfx1250", facts.arch))
     reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8)
     if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
-        reasons.append(
-            Reason(
-                "library", "aiter v0.1.13 or later on gfx1250", facts.libraries["aiter"].version or "an unknown version"
-            )
-        )
+        reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.17"):
-        reasons.append(
-            Reason(
-                "library", "aiter v0.1.17 or later on gfx1201", facts.libraries["aiter"].version or "an unknown version"
-            )
-        )
+        reasons.append(Reason("library", "aiter v0.1.17 or later on gfx1201", facts.version("aiter")))
     if facts.arch == "gfx1151" and facts.older("aiter", "v0.1.19"):
-        reasons.append(
-            Reason(
-                "library", "aiter v0.1.19 or later on gfx1151", facts.libraries["aiter"].version or "an unknown version"
-            )
-        )
+        reasons.append(Reason("library", "aiter v0.1.19 or later on gfx1151", facts.version("aiter")))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if not facts.on("aiter"):

@@ -138,7 +138,10 @@ DYNAMIC_MXFP4_QUANT: Final = Kernel(
     ),
     adapt=adapt_dynamic_mxfp4_quant,
     opaque=opaque_dynamic_mxfp4_quant,
-    rules=((None, Rule(scale="even", max=6.0, apply="multiply_reciprocal", floor=0.0)),),
+    rules=(
+        ("v0.1.7.post3", Rule(scale="even", max=6.0, apply="multiply_reciprocal", floor=0.0)),
+        (None, Rule(scale="even", max=6.0, round="half_away", apply="multiply_reciprocal", floor=0.0)),
+    ),
 )
 
 
@@ -547,6 +550,7 @@ GEMM_AFP4WFP4_ONE_SPLIT: Final = Kernel(
     adapt=adapt_gemm_afp4wfp4_one_split,
     opaque=opaque_gemm_afp4wfp4_one_split,
 )
+
 if TYPE_CHECKING:
 
     class PerTokenQuantHip(Protocol):

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from qscheme.types import Form, Kernel, Operand
+from qscheme.types import Form, Kernel
 
 if TYPE_CHECKING:
     from typing import Protocol
 
     import torch
     from torch import Tensor
+
+    from qscheme.types import Operand
 
 
 def adapt_quantize(form: int, functions: tuple[object, ...]) -> Quantize:
@@ -53,6 +55,7 @@ REFERENCE_LINEAR: Final = Kernel(
     ),
     adapt=adapt_reference_linear,
 )
+
 if TYPE_CHECKING:
 
     class Quantize(Protocol):

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-import torch
-
 from qscheme.types import Form, Kernel
 
 if TYPE_CHECKING:
     from typing import Protocol
 
+    import torch
     from torch import Tensor
 
 
@@ -45,6 +44,7 @@ SCALED_MM_1X128: Final = Kernel(
     ),
     adapt=adapt_scaled_mm_1x128,
 )
+
 if TYPE_CHECKING:
 
     class IntMm(Protocol):

@@ -198,6 +198,12 @@ SWITCHES: Final[Mapping[str, Switch]] = {
         variables=("QSCHEME_AITER_LINEAR", "VLLM_ROCM_USE_AITER_LINEAR"),
         meaning="AITER's kernels may be chosen for linear layers",
     ),
+    "aiter_preshuffled_blockscale": Switch(
+        name="aiter_preshuffled_blockscale",
+        default=False,
+        variables=("QSCHEME_AITER_PRESHUFFLED_BLOCKSCALE",),
+        meaning="Prefer AITER's preshuffled CK GEMM for tuned 128x128 FP8 weights",
+    ),
     "batch_invariant": Switch(
         name="batch_invariant",
         default=False,

@@ -170,11 +170,7 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx950 or gfx1250", facts.arch))
     reasons += facts.lacks(DYNAMIC_MXFP4_QUANT, GEMM_AFP4WFP4_ONE_SPLIT, GEMM_AFP4WFP4)
     if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
-        reasons.append(
-            Reason(
-                "library", "aiter v0.1.13 or later on gfx1250", facts.libraries["aiter"].version or "an unknown version"
-            )
-        )
+        reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     if layer.k % 32 != 0:
         reasons.append(Reason("layer", "K a multiple of 32", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -210,8 +206,6 @@ def bind_aiter_triton(
     """`aiter_triton` over rows of x, and over rows that are quantized already."""
     dtype = layer.out_dtype
     bias = weights.bias
-    weight = weights.weight
-    weight_scale = weights.weight_scale
     weight = weights.weight
     weight_scale = weights.weight_scale
 

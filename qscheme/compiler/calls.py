@@ -1,154 +1,220 @@
-"""The calls of one backend: which quantizer and GEMM for which M, and whether their layouts fit together."""
+"""The calls of one backend: which quantizer and GEMM for which M, and whether they fit the scheme and each other."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qscheme.compiler import ir
-from qscheme.compiler.folder import unknown
+from qscheme.compiler.mistakes import unknown
+from qscheme.compiler.model import ALWAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from qscheme.compiler import model
     from qscheme.compiler.folder import File
-    from qscheme.compiler.source import Place
+    from qscheme.compiler.source import KeyPath, Place
     from qscheme.types import Operand
 
-ROLES = {
-    "quantize": ("x", "codes_dtype", "fp8_dtype", "input_scale", "activation"),
-    "gemm": ("x", "weight", "x_scale", "weight_scale", "bias", "output_dtype", "activation", "weight_operand"),
-}
-"""The operands that each kind of kernel may have."""
+PER_ROW = {"activation": ("per_tensor", "per_token"), "weight": ("per_tensor", "per_channel")}
+"""The granularities whose scales are one value for each row, or can be expanded to that."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A call as the YAML has it; a backend without `calls` is one call."""
+
+    when: model.When
+    quantize: str
+    options: Mapping[str, bool]
+    gemm: str
+    path: KeyPath
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The M of a call; last is None where there is no end."""
+
+    first: int
+    last: int | None
+    batch_invariant: bool | None
 
 
 def resolve_calls(
     backend: model.BackendModel,
     activation: Operand,
     weight: Operand,
-    kernels: Mapping[str, ir.Kernel],
+    kernels: Mapping[str, ir.Kernel | None],
+    unread: Collection[str],
     file: File[model.SchemeFile],
-    path: tuple[str | int, ...],
+    path: KeyPath,
     report: Callable[[Place, str], None],
 ) -> tuple[ir.Call, ...]:
-    """The calls in order, with whole M ranges; problems are reported, and a call with one is left out."""
+    """The calls in order, with whole M ranges; problems are reported, and a backend with one has no calls.
+
+    kernels: by LIBRARY.NAME, None for one with a problem. unread: libraries whose file has a problem.
+    """
+    problems: list[tuple[KeyPath, str]] = []
+
+    def found(problem: str | None, where: KeyPath) -> bool:
+        if problem is not None:
+            problems.append((where, problem))
+        return problem is not None
+
     if bool(backend.calls) == (backend.quantize is not None or backend.gemm is not None):
-        report(file.place(*path), "needs either `quantize` and `gemm`, or `calls`")
-        return ()
-    written: list[tuple[model.When | None, str | model.Optioned, str, tuple[str | int, ...]]] = [
-        (call.when, call.quantize, call.gemm, (*path, "calls", position)) for position, call in enumerate(backend.calls)
-    ]
-    if not written:
-        if backend.quantize is None or backend.gemm is None:
-            report(file.place(*path), "needs both `quantize` and `gemm`")
-            return ()
-        written = [(None, backend.quantize, backend.gemm, path)]
+        found("needs either `quantize` and `gemm`, or `calls`", path)
+    elif not backend.calls and (backend.quantize is None or backend.gemm is None):
+        found(f"needs the key {'quantize' if backend.quantize is None else 'gemm'!r} too", path)
+    written = list(_written(backend, path))
+    ranges = _ranges(written, path, problems)
+    whole = True
     calls: list[ir.Call] = []
-    next_m: dict[bool, int | None] = {True: 0, False: 0}
-    for when, quantize_name, gemm_name, where in written:
-        named = quantize_name if isinstance(quantize_name, str) else quantize_name.kernel
-        asked = {} if isinstance(quantize_name, str) else quantize_name.options
-        quantize = _kernel(named, "quantize", kernels, file.place(*where, "quantize"), report)
-        gemm = _kernel(gemm_name, "gemm", kernels, file.place(*where, "gemm"), report)
-        if quantize is None or gemm is None:
-            continue
-        mode = when.batch_invariant if when else None
-        modes = (True, False) if mode is None else (mode,)
-        starts = {next_m[m] for m in modes if next_m[m] is not None}
-        if not starts:
-            report(file.place(*where), "never used: the calls above it take every M")
-            continue
-        start = min(s for s in starts if s is not None)
-        first = when.m.min if when and when.m and when.m.min is not None else start
-        last = when.m.max if when and when.m else None
-        if first != start:
-            report(
-                file.place(*where, "when"), f"must begin at M = {start}, where the call above it ends, found {first}"
-            )
-        if last is not None and last < first:
-            report(file.place(*where, "when"), f"takes no M: {first} to {last}")
-        for m in modes:
-            next_m[m] = None if last is None else last + 1
-        problem = _misfit(quantize, gemm, activation, weight)
-        if problem:
-            report(file.place(*where), problem)
-            continue
-        x_scale = _x_scale_layout(gemm, first, last)
-        if x_scale is None:
-            report(
-                file.place(*where),
-                f"M = {first} to {'any' if last is None else last} crosses a layout change of x_scale of {gemm.name}; "
-                "split the call",
-            )
+    for call, rows in zip(written, ranges, strict=True):
+        quantize = _kernel(call.quantize, "quantize", kernels, unread, (*call.path, "quantize"), problems)
+        gemm = _kernel(call.gemm, "gemm", kernels, unread, (*call.path, "gemm"), problems)
+        if quantize is None or gemm is None or rows is None:
+            whole = False
             continue
         has = (quantize.scale_option[0],) if quantize.scale_option else ()
-        for option in asked:
+        for option in call.options:
             if option not in has:
-                report(file.place(*where, "quantize", "options", option), unknown(option, has, "option"))
-        options = tuple((option, asked.get(option, False)) for option in has)
-        call = ir.Call(quantize, options, gemm, first, last, mode, x_scale)
-        if call.quantized_layout not in (x_scale.layout, "row_major"):
-            report(
-                file.place(*where),
-                f"{quantize.name} writes its scales {call.quantized_layout}, "
-                f"and {gemm.name} reads them {x_scale.layout}",
-            )
+                found(unknown(option, has, f"option of {quantize.name}"), (*call.path, "quantize", "options", option))
+        misfit = _quantizer_misfit(quantize, activation) or _gemm_misfit(gemm, activation, weight)
+        x_scale = _x_scale_layout(gemm, rows)
+        if found(misfit, call.path) or x_scale is None:
+            if x_scale is None:
+                text = f"M = {rows.first} to {'any' if rows.last is None else rows.last}"
+                found(f"{text} crosses a layout change of x_scale of {gemm.name}; split the call", call.path)
             continue
-        calls.append(call)
-    for m, rest in next_m.items():
-        if rest is not None and calls:
-            mode_text = "on" if m else "off"
-            report(file.place(*path), f"with batch_invariant {mode_text}, no call takes M = {rest} and more")
+        options = tuple((option, call.options.get(option, False)) for option in has)
+        made = ir.Call(quantize, options, gemm, rows.first, rows.last, rows.batch_invariant, x_scale)
+        if made.quantized_layout not in (x_scale.layout, "row_major"):
+            layouts = f"writes its scales {made.quantized_layout}, and {gemm.name} reads them {x_scale.layout}"
+            found(f"{quantize.name} {layouts}", call.path)
+        calls.append(made)
     if len({_weights(call.gemm) for call in calls}) > 1:
-        report(
-            file.place(*path), "its GEMMs read the weight or its scales in different layouts; make two backends of it"
-        )
-    if calls and not backend.name.startswith(calls[0].gemm.library):
-        library = calls[0].gemm.library
-        report(
-            file.place(*path, "name"), f"a backend's name starts with the library of its GEMM: {library}_{backend.name}"
-        )
-    return tuple(calls)
+        message = "its GEMMs read the weight or its scales in different layouts; make a backend of each"
+        found(message, path)
+    library = written[0].gemm.partition(".")[0] if written else None
+    if library and backend.name != library and not backend.name.startswith(f"{library}_"):
+        message = f"a backend's name starts with the library of its GEMM: {library}_{backend.name}"
+        found(message, (*path, "name"))
+    for where, message in problems:
+        report(file.place(*where), message)
+    return () if problems or not whole else tuple(calls)
+
+
+def _written(backend: model.BackendModel, path: KeyPath) -> Iterator[_Written]:
+    rows = [(call.when, call.quantize, call.gemm, (*path, "calls", row)) for row, call in enumerate(backend.calls)]
+    if not rows and backend.quantize is not None and backend.gemm is not None:
+        rows = [(ALWAYS, backend.quantize, backend.gemm, path)]
+    for when, quantize, gemm, where in rows:
+        named, options = (quantize, {}) if isinstance(quantize, str) else (quantize.kernel, quantize.options)
+        yield _Written(when, named, options, gemm, where)
+
+
+def _ranges(written: list[_Written], path: KeyPath, problems: list[tuple[KeyPath, str]]) -> list[_Range | None]:
+    """The M of each call, None where it is never used; together they must take every M in both modes."""
+    ranges: list[_Range | None] = []
+    left: dict[bool, int | None] = {True: 0, False: 0}
+    for call in written:
+        mode, rows = call.when.batch_invariant, call.when.m
+        modes = (True, False) if mode is None else (mode,)
+        last = rows.max if rows else None
+        starts = [start for start in (left[m] for m in modes) if start is not None and (last is None or start <= last)]
+        if not starts:
+            problems.append((call.path, "never used: the calls above it take every M of it"))
+            ranges.append(None)
+            continue
+        first = min(starts)
+        if rows and rows.min is not None and rows.min != first:
+            message = f"must begin at M = {first}, where the calls above it end, found {rows.min}"
+            problems.append(((*call.path, "when", "m", "min"), message))
+        for m in modes:
+            start = left[m]
+            if start is not None:
+                left[m] = None if last is None else max(start, last + 1)
+        ranges.append(_Range(first, last, mode))
+    for mode, start in left.items():
+        if start is not None and written and not problems:
+            message = f"with batch_invariant {'on' if mode else 'off'}, no call takes M = {start} and more"
+            problems.append((path, message))
+    return ranges
 
 
 def _kernel(
-    name: str, does: str, kernels: Mapping[str, ir.Kernel], place: Place, report: Callable[[Place, str], None]
+    name: str,
+    does: str,
+    kernels: Mapping[str, ir.Kernel | None],
+    unread: Collection[str],
+    path: KeyPath,
+    problems: list[tuple[KeyPath, str]],
 ) -> ir.Kernel | None:
-    kernel = kernels.get(name)
-    if kernel is None:
-        report(place, unknown(name, kernels, "kernel"))
-    elif kernel.does != does:
-        report(place, f"{name} is a {kernel.does} kernel, needs a {does} kernel")
+    if name not in kernels:
+        if name.partition(".")[0] not in unread:
+            problems.append((path, unknown(name, kernels, "kernel")))
         return None
-    else:
-        for use in kernel.operands:
-            if use.role not in ROLES[does]:
-                report(kernel.place, f"a {does} kernel has no operand {use.role!r}")
-                return None
+    kernel = kernels[name]
+    if kernel is not None and kernel.does != does:
+        problems.append((path, f"{name} is a {kernel.does} kernel, needs a {does} kernel"))
+        return None
     return kernel
 
 
-def _misfit(quantize: ir.Kernel, gemm: ir.Kernel, activation: Operand, weight: Operand) -> str | None:
-    """Why these kernels cannot serve these operands."""
-    for kernel, operand in ((quantize, activation), (gemm, weight)):
-        if kernel.formats and operand.format not in kernel.formats:
-            return f"{kernel.name} takes {' and '.join(kernel.formats)}, and the scheme has {operand.format}"
+def _quantizer_misfit(quantize: ir.Kernel, activation: Operand) -> str | None:
+    """Why a quantizer cannot make the scheme's activation."""
+    name = quantize.name
+    if quantize.formats and activation.format not in quantize.formats:
+        return f"{name} makes {' and '.join(quantize.formats)}, and the scheme's activation is {activation.format}"
     if quantize.granularity not in (None, activation.granularity):
-        return f"{quantize.name} makes {quantize.granularity} scales, and the scheme has {activation.granularity}"
+        return f"{name} makes {quantize.granularity} scales, and the scheme has {activation.granularity}"
     if activation.mode == "static" and quantize.operand("input_scale") is None:
-        return f"{quantize.name} takes no given scale, and the scheme's activation is static"
+        return f"{name} takes no given scale, and the scheme's activation is static"
+    if quantize.granularity is None:
+        return None
+    if activation.mode == "dynamic" and quantize.operand("input_scale") is not None:
+        return f"{name} takes a given scale, and the scheme's activation is dynamic"
+    if activation.format != "fp8_e4m3" and quantize.operand("fp8_dtype") is not None:
+        return f"{name} takes an FP8 dtype, and the scheme's activation is {activation.format}"
+    if (activation.format == "fp4_e2m1") != (quantize.codes is not None):
+        does = "packs two codes in a byte" if quantize.codes else "writes one code in a byte"
+        return f"{name} {does}, and the scheme's activation is {activation.format}"
+    if (activation.scale == "e8m0") != (quantize.scale_dtype is not None):
+        stored = quantize.scale_dtype or "float32"
+        return f"{name} writes its scales as {stored}, and the scheme's are {activation.scale}"
     return None
 
 
-def _x_scale_layout(gemm: ir.Kernel, first: int, last: int | None) -> ir.LayoutRange | None:
+def _gemm_misfit(gemm: ir.Kernel, activation: Operand, weight: Operand) -> str | None:
+    """Why a GEMM cannot multiply the scheme's operands."""
+    if gemm.formats:
+        for operand in (activation, weight):
+            if operand.format not in gemm.formats:
+                return f"{gemm.name} takes {' and '.join(gemm.formats)}, and the scheme has {operand.format}"
+        if activation.format != weight.format:
+            return (
+                f"{gemm.name} takes operands of one format, and the scheme has {activation.format} and {weight.format}"
+            )
+    for what, operand, role in (("activation", activation, "x_scale"), ("weight", weight, "weight_scale")):
+        use = gemm.operand(role)
+        rowwise = gemm.accumulators or (use is not None and "per_row" in [part.layout for part in use.layouts])
+        allowed = PER_ROW[what] if rowwise else use.granularity if use else ()
+        if allowed and operand.granularity not in allowed:
+            scales = f"{' and '.join(allowed)} scales of the {what}"
+            return f"{gemm.name} takes {scales}, and the scheme has {operand.granularity}"
+    return None
+
+
+def _x_scale_layout(gemm: ir.Kernel, rows: _Range) -> ir.LayoutRange | None:
     """The layout of x_scale for a range of M, None if the range crosses a change."""
     use = gemm.operand("x_scale")
     if use is None:
         return ir.LayoutRange(None, "row_major", None)
     low = 0
     for part in use.layouts:
-        if part.max_m is None or first <= part.max_m:
-            inside = first >= low and (part.max_m is None or (last is not None and last <= part.max_m))
+        if part.max_m is None or rows.first <= part.max_m:
+            inside = rows.first >= low and (part.max_m is None or (rows.last is not None and rows.last <= part.max_m))
             return part if inside else None
         low = part.max_m + 1
     return None

@@ -86,7 +86,7 @@ def _where(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
                 "library",
                 f"{test} and facts.older({where.library!r}, {where.since!r})",
                 f"{where.library} {where.since} or later on {words}",
-                f"facts.libraries[{where.library!r}].version or 'an unknown version'",
+                f"facts.version({where.library!r})",
                 f"{where.library} {where.since} or later on {words}",
             )
         yield from _multiples(f"{test} and ", where.n, where.k, f" on {words}")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import jinja2
 
+from qscheme.compiler.imports import imports_of
+from qscheme.compiler.kernel_model import KernelFile
 from qscheme.compiler.kernel_text import constant_name, kernel_text, protocol_name, source
-from qscheme.compiler.model import DeviceFile, KernelFile, SchemeFile, SwitchFile
+from qscheme.compiler.model import DeviceFile, SchemeFile, SwitchFile
 from qscheme.compiler.output import MARK
 from qscheme.compiler.scheme_text import backend_text
 from qscheme.compiler.support import support_text
@@ -40,14 +41,11 @@ KNOWN = {
     "qscheme.numerics": ("scale_accumulators", "scale_shape"),
     "qscheme.ops": ("changed_config", "opaque"),
     "qscheme.types": (
-        "Backend", "Device", "Facts", "Form", "Kernel", "LayerFacts", "LibrarySource", "Operand", "Operands",
+        "Backend", "Call", "Device", "Facts", "Form", "Kernel", "LayerFacts", "LibrarySource", "Operand", "Operands",
         "Prepared", "QuantizedRows", "Reason", "Rows", "Rule", "Scheme", "Switch", "TunedTable",
     ),
 }  # fmt: skip
 """What generated code may import, by module."""
-
-TYPES_ONLY = {"Callable", "Protocol", "Facts", "LayerFacts", "Mapping", "Operands", "QuantizedRows", "Rows", "Tensor"}
-"""Names that generated code uses in annotations alone."""
 
 SCHEMAS: Mapping[str, type[BaseModel]] = {
     "scheme": SchemeFile, "kernels": KernelFile, "devices": DeviceFile, "switches": SwitchFile,
@@ -76,7 +74,7 @@ def emit(catalogue: ir.Catalogue, package: str = "qscheme_generated") -> dict[st
     files[f"{package}/py.typed"] = f"# {MARK}\n"
     files["support.md"] = support_text(catalogue)
     for name, model in SCHEMAS.items():
-        schema = {"$comment": f"{MARK} from the models of the compiler.", **model.model_json_schema()}
+        schema = {"$comment": f"{MARK} from the models of the compiler.", **_without_null(model.model_json_schema())}
         files[f"{name}.schema.json"] = json.dumps(schema, indent=2) + "\n"
     return dict(sorted(files.items()))
 
@@ -90,22 +88,16 @@ def _scheme(scheme: ir.Scheme, catalogue: ir.Catalogue) -> str:
         "backends": [backend_text(scheme, backend) for backend in scheme.backends],
         "origin": f"schemes/{scheme.name}.yaml",
     }
-    kernels = {
-        (kernel.library, kernel.name): kernel for backend in scheme.backends for kernel in backend.kernels
-    }.values()
-    siblings: dict[str, list[str]] = {}
-    protocols: dict[str, list[str]] = {}
-    for kernel in kernels:
-        siblings.setdefault(f".kernels_{kernel.library}", []).append(constant_name(kernel))
-        protocols.setdefault(f".kernels_{kernel.library}", []).append(protocol_name(kernel))
-    siblings[".machines"] = [table.name.upper() for table in catalogue.tables]
-    return _with_imports("scheme", fields, siblings, protocols)
+    siblings = {".machines": {table.name.upper() for table in catalogue.tables}}
+    for kernel in (kernel for backend in scheme.backends for kernel in backend.kernels):
+        siblings.setdefault(f".kernels_{kernel.library}", set()).update((constant_name(kernel), protocol_name(kernel)))
+    return _with_imports("scheme", fields, siblings)
 
 
 def _kernels(library: str, kernels: list[ir.Kernel]) -> str:
     origin = f"schemes/kernels/{library}.yaml"
     fields = {"library": library, "kernels": [kernel_text(kernel) for kernel in kernels], "origin": origin}
-    return _with_imports("kernels", fields, {}, {})
+    return _with_imports("kernels", fields)
 
 
 def _machines(catalogue: ir.Catalogue) -> str:
@@ -116,54 +108,34 @@ def _machines(catalogue: ir.Catalogue) -> str:
         "libraries": [{"name": library.name, "data": source(library)} for library in catalogue.libraries],
         "origin": "schemes/devices.yaml, schemes/switches.yaml and schemes/kernels/*.yaml",
     }
-    return _with_imports("machines", fields, {}, {})
+    return _with_imports("machines", fields)
 
 
 def _with_imports(
-    template: str, fields: Mapping[str, object], siblings: Mapping[str, list[str]], protocols: Mapping[str, list[str]]
+    template: str, fields: Mapping[str, object], siblings: Mapping[str, Iterable[str]] | None = None
 ) -> str:
     """A module with the imports that its text uses."""
     text = _render(template, imports="", **fields)
-    used = {module: [name for name in names if _has(text, name)] for module, names in {**KNOWN, **siblings}.items()}
-    if template == "scheme":
-        used["qscheme.types"].append("Call")
-    now = {module: sorted({*names} - TYPES_ONLY) for module, names in used.items()}
-    later = {module: sorted({*names} & TYPES_ONLY) for module, names in used.items()}
-    later |= {module: sorted({*later.get(module, []), *names}) for module, names in protocols.items()}
-    if any(later.values()):
-        now["typing"] = ["TYPE_CHECKING", *now["typing"]]
-    groups = [
-        _import_lines({m: n for m, n in now.items() if m in ("collections.abc", "typing")}),
-        ["import torch"] if _needs_torch(text) else [],
-        _import_lines({m: n for m, n in now.items() if m.startswith("qscheme.")}),
-        _import_lines({m: n for m, n in now.items() if m.startswith(".")}),
-    ]
-    if any(later.values()):
-        guarded = [
-            _import_lines({m: n for m, n in later.items() if m in ("collections.abc", "typing")}),
-            ["import torch"] if not _needs_torch(text) and _has(text, "torch") else [],
-            _import_lines({m: n for m, n in later.items() if m == "torch"}),
-            _import_lines({m: n for m, n in later.items() if m.startswith("qscheme.")}),
-            _import_lines({m: n for m, n in later.items() if m.startswith(".")}),
-        ]
-        guarded[1:3] = [guarded[1] + guarded[2]]
-        lines = "\n\n".join("\n".join(f"    {line}" for line in group) for group in guarded if group)
-        groups.append([f"if TYPE_CHECKING:\n{lines}"])
-    imports = "\n\n".join("\n".join(group) for group in groups if group)
-    return _render(template, imports=imports, **fields)
+    return _render(template, imports=imports_of(text, {**KNOWN, **(siblings or {})}), **fields)
 
 
-def _needs_torch(text: str) -> bool:
-    """Whether torch itself is used other than in an annotation."""
-    return re.search(r"(?<![:|] )\btorch\.(?!dtype\b)", re.sub(r"([\"'`]).*?\1", "", text)) is not None
+def _without_null(schema: dict[str, object]) -> dict[str, object]:
+    """A JSON schema as the language has it: a key is absent, or has a value; nothing is null."""
 
+    def cleaned(node: object) -> object:
+        if isinstance(node, list):
+            return [cleaned(item) for item in cast("list[object]", node)]
+        if not isinstance(node, dict):
+            return node
+        kept = {key: cleaned(item) for key, item in cast("dict[str, object]", node).items()}
+        if "default" in kept and kept["default"] in (None, []):
+            del kept["default"]
+        choices = [choice for choice in cast("list[object]", kept.pop("anyOf", [])) if choice != {"type": "null"}]
+        if len(choices) > 1:
+            kept["anyOf"] = choices
+        return {**cast("dict[str, object]", choices[0]), **kept} if len(choices) == 1 else kept
 
-def _import_lines(names: Mapping[str, Iterable[str]]) -> list[str]:
-    return [f"from {module} import {', '.join(words)}" for module, words in sorted(names.items()) if words]
-
-
-def _has(text: str, name: str) -> bool:
-    return re.search(rf"(?<![\w.\"'`]){name}\b", text) is not None or f'cast("{name}' in text
+    return cast("dict[str, object]", cleaned(schema))
 
 
 def _by_library(catalogue: ir.Catalogue) -> dict[str, list[ir.Kernel]]:
@@ -190,7 +162,13 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters["repr"] = repr
+    environment.filters["docstring"] = _docstring
     return environment
+
+
+def _docstring(text: str) -> str:
+    """A text inside triple quotes, before a full stop."""
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 
 def _formatted(text: str) -> str:

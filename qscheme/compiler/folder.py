@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
-import typing
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from qscheme.compiler.model import DeviceFile, KernelFile, SchemeFile, SwitchFile
+from qscheme.compiler.kernel_model import KernelFile
+from qscheme.compiler.mistakes import problems_of
+from qscheme.compiler.model import DeviceFile, SchemeFile, SwitchFile
 from qscheme.compiler.source import Place, Problem, SourceError, read_file
+from qscheme.compiler.words import NAME, WRITTEN
+from qscheme.releases import read_history
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from pydantic_core import ErrorDetails
 
-    from qscheme.compiler.source import Document, KeyPath
+    from qscheme.compiler.source import Document
+    from qscheme.releases import History
 
-DEVICES, SWITCHES, KERNELS = "devices.yaml", "switches.yaml", "kernels"
+DEVICES, SWITCHES, KERNELS, RELEASES = "devices.yaml", "switches.yaml", "kernels", "releases"
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -37,122 +41,118 @@ class File(Generic[ModelT]):
         """Where the value at a key path stands."""
         return self.document.place_of(path)
 
+    def key_place(self, *path: str | int) -> Place:
+        """Where the key of that value stands."""
+        return self.document.key_place_of(path)
+
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Every file that one compilation reads, sorted by name."""
+    """Every file that one compilation reads, sorted by name.
+
+    unread: stems of kernel files with problems; devices and switches are None if theirs has one. What such a file
+    defines is unknown, so that nobody is told that it is missing.
+    """
 
     schemes: tuple[File[SchemeFile], ...]
     kernels: tuple[File[KernelFile], ...]
     devices: File[DeviceFile] | None
     switches: File[SwitchFile] | None
+    unread: frozenset[str]
     problems: tuple[Problem, ...]
+    histories: tuple[History, ...] = ()
 
 
 def read_folder(folder: Path, shipped: Path) -> Folder:
-    """Read a folder of schemes; kernel, device and switch files that it lacks come from the shipped folder."""
-    problems: list[Problem] = []
-    own = {path.name: path for path in folder.glob("*.yaml")}
-    devices = _read(own.pop(DEVICES, shipped / DEVICES), DeviceFile, folder, problems)
-    switches = _read(own.pop(SWITCHES, shipped / SWITCHES), SwitchFile, folder, problems)
-    kernel_paths = {path.name: path for path in (shipped / KERNELS).glob("*.yaml")}
-    kernel_paths |= {path.name: path for path in (folder / KERNELS).glob("*.yaml")}
-    schemes = [_read(path, SchemeFile, folder, problems) for _, path in sorted(own.items())]
-    kernels = [_read(path, KernelFile, folder, problems) for _, path in sorted(kernel_paths.items())]
+    """Read a folder of schemes; kernel, device and switch files that it lacks come from the shipped folder.
+
+    Problems call a file by its path from the working folder where it stands under it, else by the path as given.
+    """
+    reader = _Reader(folder, shipped)
+    own = reader.files(folder)
+    devices = reader.read(own.pop(DEVICES, shipped / DEVICES), DeviceFile)
+    switches = reader.read(own.pop(SWITCHES, shipped / SWITCHES), SwitchFile)
+    paths = {**reader.files(shipped / KERNELS), **reader.files(folder / KERNELS)}
+    schemes = [reader.read(path, SchemeFile) for _, path in sorted(own.items())]
+    kernels = [(path.stem, reader.read(path, KernelFile)) for _, path in sorted(paths.items())]
     if not own:
-        problems.append(Problem(Place(folder.name, 1, 1), "no scheme files (*.yaml) here; is this the schemes folder?"))
+        message = "no scheme files (*.yaml) here; is this the schemes folder?"
+        reader.problems.append(Problem(Place(reader.shown(folder), 1, 1), message))
+    read = tuple(file for _, file in kernels if file is not None)
+    histories = tuple(reader.histories(read))
     return Folder(
-        tuple(file for file in schemes if file),
-        tuple(file for file in kernels if file),
-        devices,
-        switches,
-        tuple(problems),
+        schemes=tuple(file for file in schemes if file is not None),
+        kernels=read,
+        devices=devices,
+        switches=switches,
+        unread=frozenset(stem for stem, file in kernels if file is None),
+        problems=tuple(reader.problems),
+        histories=histories,
     )
 
 
-def unknown(word: str, known: Iterable[str], what: str) -> str:
-    """`unknown WHAT 'word', did you mean 'x'?`, or the known words where none is close."""
-    words = sorted(known)
-    close = difflib.get_close_matches(word, words, n=1)
-    cure = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
-    return f"unknown {what} {word!r}, {cure}"
+class _Reader:
+    """Collects problems while it reads files."""
 
+    def __init__(self, folder: Path, shipped: Path) -> None:
+        self.folder = folder
+        self.shipped = shipped
+        self.problems: list[Problem] = []
 
-def _read(path: Path, model: type[ModelT], folder: Path, problems: list[Problem]) -> File[ModelT] | None:
-    shown = path.relative_to(folder.parent).as_posix() if path.is_relative_to(folder) else f"shipped/{path.name}"
-    try:
-        document = read_file(path, shown)
-    except SourceError as error:
-        problems.extend(error.problems)
-        return None
-    try:
-        return File(path.stem, model.model_validate(document.data), document)
-    except ValidationError as error:
-        problems.extend(_problem(details, document, model) for details in error.errors())
-        return None
+    def files(self, folder: Path) -> dict[str, Path]:
+        """The YAML files of a folder by name; hidden ones are those of editors."""
+        found: dict[str, Path] = {}
+        try:
+            paths = sorted(folder.iterdir()) if folder.is_dir() else []
+        except OSError as error:
+            self.problems.append(Problem(Place(self.shown(folder), 1, 1), f"cannot be read: {error.strerror}"))
+            paths = []
+        for path in paths:
+            if path.name.startswith(".") or path.suffix not in (".yaml", ".yml"):
+                continue
+            if path.suffix == ".yml":
+                self.problems.append(Problem(Place(self.shown(path), 1, 1), f"name it {path.stem}.yaml"))
+            elif re.fullmatch(NAME, path.stem) is None:
+                message = f"the file's name needs to be {WRITTEN[NAME]}, found {path.stem!r}"
+                self.problems.append(Problem(Place(self.shown(path), 1, 1), message))
+            else:
+                found[path.name] = path
+        return found
 
+    def read(self, path: Path, model: type[ModelT]) -> File[ModelT] | None:
+        try:
+            document = read_file(path, self.shown(path))
+        except SourceError as error:
+            self.problems.extend(error.problems)
+            return None
+        found: ModelT | None = None
+        errors: list[ErrorDetails] = []
+        try:
+            found = model.model_validate(document.data)
+        except ValidationError as error:
+            errors = error.errors()
+        problems = list(problems_of(errors, document, model))
+        self.problems.extend(problems)
+        return None if found is None or problems else File(path.stem, found, document)
 
-def _problem(details: ErrorDetails, document: Document, model: type[BaseModel]) -> Problem:
-    path: KeyPath = tuple(details["loc"])
-    if details["type"] in ("extra_forbidden", "missing"):
-        place = document.key_place_of(path) if details["type"] == "extra_forbidden" else document.place_of(path)
-    else:
-        place = document.place_of(path)
-    return Problem(place, _message(details, document, path, model))
+    def histories(self, files: Iterable[File[KernelFile]]) -> Iterator[History]:
+        names: dict[str, Place] = {}
+        for file in files:
+            if file.model.releases is not None:
+                names.setdefault(file.model.releases, file.place("releases"))
+        for name, place in names.items():
+            if (self.shipped / RELEASES / name).is_file():
+                yield read_history(self.shipped / RELEASES / name)
+            else:
+                self.problems.append(Problem(place, f"there is no history {name} of releases; remove the key"))
 
-
-def _message(details: ErrorDetails, document: Document, path: KeyPath, model: type[BaseModel]) -> str:
-    key = ".".join(str(part) for part in path if _in_document(document, path, part))
-    context: Mapping[str, object] = details.get("ctx", {})
-    match details["type"]:
-        case "extra_forbidden":
-            known = _known_keys(model, path, details["msg"])
-            return unknown(str(path[-1]), known, "key") if known else f"unknown key {path[-1]!r}"
-        case "missing":
-            return f"{key + ': ' if key else ''}needs the key {path[-1]!r}"
-        case "literal_error":
-            words = [word.strip("' ") for word in str(context.get("expected", "")).replace(" or ", ",").split(",")]
-            return f"{key}: {unknown(str(details['input']), words, 'word')}"
-        case "string_pattern_mismatch":
-            return f"{key}: {details['input']!r} is not written like {context.get('pattern')}"
-        case "string_type":
-            raw = document.texts.get(document_path(document, path), str(details["input"]))
-            return f"{key}: needs text, found {raw}; quote it if it is a version or a name"
-        case _:
-            return f"{key}: {details['msg'][0].lower()}{details['msg'][1:]}, found {_short(details['input'])}"
-
-
-def document_path(document: Document, path: KeyPath) -> KeyPath:
-    """The part of a validation path that the document has; union tags, which it does not have, are skipped."""
-    known: KeyPath = ()
-    for part in path:
-        if (*known, part) in document.places:
-            known = (*known, part)
-    return known
-
-
-def _in_document(document: Document, path: KeyPath, part: str | int) -> bool:
-    return part in document_path(document, path)
-
-
-def _known_keys(model: type[BaseModel], path: KeyPath, message: str) -> tuple[str, ...]:
-    """The keys that the model at a path has, found by walking the models' fields."""
-    here: list[type[BaseModel]] = [model]
-    for part in path[:-1]:
-        following: list[type[BaseModel]] = []
-        for candidate in here:
-            field = next((f for n, f in candidate.model_fields.items() if part in (n, f.alias)), None)
-            following += _models_in(field.annotation) if field is not None else [candidate]
-        here = following
-    return tuple(field.alias or name for candidate in here for name, field in candidate.model_fields.items())
-
-
-def _models_in(annotation: object) -> list[type[BaseModel]]:
-    if isinstance(annotation, type):
-        return [annotation] if issubclass(annotation, BaseModel) else []
-    return [found for argument in typing.get_args(annotation) for found in _models_in(argument)]
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    def shown(self, path: Path) -> str:
+        """A path as errors call it: from the working folder, as given, or under `shipped/`; always on one line."""
+        absolute, shipped, here = path.absolute(), self.shipped.absolute(), Path.cwd()
+        if absolute.is_relative_to(shipped) and not absolute.is_relative_to(self.folder.absolute()):
+            text = f"shipped/{absolute.relative_to(shipped).as_posix()}"
+        elif absolute.is_relative_to(here):
+            text = absolute.relative_to(here).as_posix()
+        else:
+            text = path.as_posix()
+        return text.encode("unicode_escape").decode() if not text.isprintable() else text

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from qscheme.compiler.source import Place
+    from qscheme.releases import History
     from qscheme.types import Device, LibrarySource, Operand, ReasonKind, Rule, ScaleFormat, Switch, TunedTable
 
-Constant: TypeAlias = "bool | int | str | Imported"
+Constant: TypeAlias = "bool | int | float | str | Imported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class TunedNeed:
-    """Rows that a tuned table must have. on: the architectures that need them, empty for all."""
+    """Rows that a tuned table must have: one for every M of a list."""
 
     table: str
     every: tuple[int, ...]
@@ -67,6 +68,7 @@ class Needs:
     min_n: int | None = None
     min_k: int | None = None
     output: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     tuned: tuple[TunedNeed, ...] = ()
     switches: tuple[str, ...] = ()
     where: tuple[WhereNeed, ...] = ()
@@ -75,13 +77,17 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class OperandUse:
-    """How a kernel takes one operand: by keyword or position, in which layout, viewed how."""
+    """How a kernel takes one operand: by keyword or position, in which layout, viewed how.
+
+    granularity: the tiles that a scale may have, empty for any.
+    """
 
     role: str
     keyword: str | None
     position: int | None
     layouts: tuple[LayoutRange, ...]
     dtype: str | None
+    granularity: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +217,4 @@ class Catalogue:
     tables: tuple[TunedTable, ...]
     devices: tuple[Device, ...]
     switches: tuple[Switch, ...]
+    histories: tuple[History, ...] = ()

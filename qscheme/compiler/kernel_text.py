@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from qscheme.compiler.ir import Imported
@@ -29,9 +31,13 @@ SCHEMA = {
     "torch.dtype": "ScalarType",
     "bool": "bool",
     "int": "int",
+    "float": "float",
     "str": "str",
 }
 """The type in a custom op's schema of each Python type."""
+
+DTYPE_CONSTANT = re.compile(r"torch\.(b?float|u?int|half|double|short|long|bool)\w*")
+"""Imported constants that are dtypes, which a custom op can be given; other objects it cannot."""
 
 STORAGE = {"bytes": "torch.uint8", "fp4x2": "torch.float4_e2m1fn_x2", "e8m0": "torch.float8_e8m0fnu"}
 """The torch dtype of each storage word."""
@@ -88,13 +94,18 @@ def kernel_text(kernel: ir.Kernel) -> KernelText:
         op=f"{kernel.library}_{kernel.name}",
         positional=f", positional={count}" if (count := sum(p.positional for p in parameters)) else "",
         opaque=opaque,
-        data=_data(kernel, parameters, opaque),
+        data=_data(kernel, opaque),
     )
 
 
 def protocol_name(kernel: ir.Kernel) -> str:
+    """The name of the Protocol of a kernel."""
+    return class_name(kernel.name)
+
+
+def class_name(name: str) -> str:
     """gemm_a8w8_ck -> GemmA8w8Ck"""
-    return "".join(part[:1].upper() + part[1:] for part in kernel.name.split("_"))
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
 
 
 def constant_name(kernel: ir.Kernel) -> str:
@@ -114,7 +125,7 @@ def parameters_of(kernel: ir.Kernel) -> list[Parameter]:
     if kernel.scale_option is not None:
         found.append(Parameter(kernel.scale_option[0], "bool", False, False))
     for name, value in kernel.constants:
-        found.append(Parameter(name, "object" if isinstance(value, Imported) else type(value).__name__, False, False))
+        found.append(Parameter(name, _constant_type(value), False, False))
     return found
 
 
@@ -146,6 +157,27 @@ def argument(kernel: ir.Kernel, role: str) -> str:
     return use.keyword or use.role
 
 
+def _constant_type(value: ir.Constant) -> str:
+    if isinstance(value, Imported):
+        return "torch.dtype" if DTYPE_CONSTANT.fullmatch(value.name) else "object"
+    return type(value).__name__
+
+
+def _free(word: str, parameters: Iterable[Parameter]) -> str:
+    """A name for a local variable that is no parameter's."""
+    taken = {parameter.name for parameter in parameters}
+    return next(name for count in itertools.count() if (name := word + "_" * count) not in taken)
+
+
+def _output_dtype(kernel: ir.Kernel) -> str:
+    """The dtype that a GEMM writes, as an expression over its parameters."""
+    if kernel.accumulators:
+        return "torch.int32"
+    if kernel.operand("output_dtype") is not None:
+        return argument(kernel, "output_dtype")
+    return {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}[kernel.output[0]]
+
+
 def _prose(kernel: ir.Kernel) -> str:
     if kernel.does == "quantize":
         return f"`{kernel.symbols[0]}`: x [M, K] -> codes and scales."
@@ -174,27 +206,34 @@ def _passed(parameters: Iterable[Parameter], without: Iterable[str] = ()) -> str
 def _adapt(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:
     """The body of the function that makes every form look like the newest."""
     for index, older in enumerate(kernel.older, start=1):
-        if older.out is not None:
+        if older.out is not None or older.without:
             yield f"if form == {index}:"
-            yield from (f"    {line}" for line in _adapt_out(kernel, parameters, older))
+            yield from (f"    {line}" for line in _adapt_older(kernel, parameters, older))
     if kernel.config is not None:
         yield from _adapt_config(kernel, parameters)
     else:
         yield f'return cast("{protocol_name(kernel)}", functions[0])'
 
 
-def _adapt_out(kernel: ir.Kernel, parameters: list[Parameter], older: ir.OlderForm) -> Iterable[str]:
-    keyword, multiple = older.out or ("", 1)
-    x, weight, dtype = argument(kernel, "x"), argument(kernel, "weight"), argument(kernel, "output_dtype")
-    without = [argument(kernel, role) for role in older.without]
-    yield 'older = cast("Callable[..., object]", functions[0])'
+def _adapt_older(kernel: ir.Kernel, parameters: list[Parameter], older: ir.OlderForm) -> Iterable[str]:
+    """A function in the newest form that calls an older one: without some operands, or with an output to write to."""
+    function = _free("older", parameters)
+    returns = "Tensor" if kernel.does == "gemm" else "tuple[Tensor, Tensor]"
+    passed = _passed(parameters, [argument(kernel, role) for role in older.without])
+    yield f'{function} = cast("Callable[..., {returns if older.out is None else "object"}]", functions[0])'
     yield ""
-    yield f"def {kernel.name}({_signature(parameters).removeprefix('self, ')}) -> Tensor:"
-    yield f"    m = {x}.shape[0]"
-    yield f"    rows = -(-m // {multiple}) * {multiple}"
-    yield f"    {keyword} = torch.empty((rows, {rows_of_weight(kernel, weight)}), dtype={dtype}, device={x}.device)"
-    yield f"    older({_passed(parameters, without)}, {keyword}={keyword})"
-    yield f"    return {keyword}[:m]"
+    yield f"def {kernel.name}({_signature(parameters).removeprefix('self, ')}) -> {returns}:"
+    if older.out is None:
+        yield f"    return {function}({passed})"
+    else:
+        keyword, multiple = older.out
+        m, rows = _free("m", parameters), _free("rows", parameters)
+        x, columns = argument(kernel, "x"), rows_of_weight(kernel, argument(kernel, "weight"))
+        yield f"    {m} = {x}.shape[0]"
+        yield f"    {rows} = -(-{m} // {multiple}) * {multiple}"
+        yield f"    {keyword} = torch.empty(({rows}, {columns}), dtype={_output_dtype(kernel)}, device={x}.device)"
+        yield f"    {function}({passed}, {keyword}={keyword})"
+        yield f"    return {keyword}[:{m}]"
     yield ""
     yield f"return {kernel.name}"
 
@@ -202,15 +241,16 @@ def _adapt_out(kernel: ir.Kernel, parameters: list[Parameter], older: ir.OlderFo
 def _adapt_config(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:
     config = kernel.config
     assert config is not None
+    function, look_up, found = (_free(word, parameters) for word in ("function", "look_up", "found"))
     x, weight = argument(kernel, "x"), argument(kernel, "weight")
     values = ", ".join(f"{name}={value}" for name, value in config.values)
-    yield 'function = cast("Callable[..., Tensor]", functions[0])'
-    yield 'look_up = cast("Callable[[int, int, int], object]", functions[1])'
+    yield f'{function} = cast("Callable[..., Tensor]", functions[0])'
+    yield f'{look_up} = cast("Callable[[int, int, int], object]", functions[1])'
     yield ""
     yield f"def {kernel.name}({_signature(parameters).removeprefix('self, ')}) -> Tensor:"
-    yield f"    found = look_up({x}.shape[0], {rows_of_weight(kernel, weight)}, {x}.shape[1])"
-    yield f"    {config.keyword} = changed_config(found, {values})"
-    yield f"    return function({_passed(parameters)}, {config.keyword}={config.keyword})"
+    yield f"    {found} = {look_up}({x}.shape[0], {rows_of_weight(kernel, weight)}, {x}.shape[1])"
+    yield f"    {config.keyword} = changed_config({found}, {values})"
+    yield f"    return {function}({_passed(parameters)}, {config.keyword}={config.keyword})"
     yield ""
     yield f"return {kernel.name}"
 
@@ -219,24 +259,27 @@ def _fake(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:
     """The body of the function that says what a custom op returns without running it."""
     x = argument(kernel, "x")
     if kernel.does == "gemm":
-        weight, dtype = argument(kernel, "weight"), argument(kernel, "output_dtype")
-        yield f"return {x}.new_empty(({x}.shape[0], {rows_of_weight(kernel, weight)}), dtype={dtype})"
+        columns = rows_of_weight(kernel, argument(kernel, "weight"))
+        yield f"return {x}.new_empty(({x}.shape[0], {columns}), dtype={_output_dtype(kernel)})"
         return
-    yield f"m, k = {x}.shape"
+    m, k, codes = (_free(word, parameters) for word in ("m", "k", "codes"))
+    yield f"{m}, {k} = {x}.shape"
     if kernel.codes is not None:
-        yield f"codes = {x}.new_empty((m, k // 2), dtype={STORAGE[kernel.codes]})"
+        yield f"{codes} = {x}.new_empty(({m}, {k} // 2), dtype={STORAGE[kernel.codes]})"
     else:
-        yield f"codes = {x}.new_empty((m, k), dtype={argument(kernel, 'codes_dtype')})"
+        stated = kernel.operand("codes_dtype") is not None
+        codes_dtype = argument(kernel, "codes_dtype") if stated else "torch.int8"
+        yield f"{codes} = {x}.new_empty(({m}, {k}), dtype={codes_dtype})"
+    shape = f"scale_shape({m}, {k}, {kernel.granularity!r})"
     dtype = STORAGE[kernel.scale_dtype] if kernel.scale_dtype else "torch.float32"
-    plain = _fake_scale(kernel, kernel.scale_layout, x, dtype)
-    if kernel.scale_option is not None and _fake_scale(kernel, kernel.scale_option[1], x, dtype) != plain:
+    plain = _fake_scale(kernel.scale_layout, shape, x, dtype)
+    if kernel.scale_option is not None and (other := _fake_scale(kernel.scale_option[1], shape, x, dtype)) != plain:
         yield f"if {kernel.scale_option[0]}:"
-        yield f"    return codes, {_fake_scale(kernel, kernel.scale_option[1], x, dtype)}"
-    yield f"return codes, {plain}"
+        yield f"    return {codes}, {other}"
+    yield f"return {codes}, {plain}"
 
 
-def _fake_scale(kernel: ir.Kernel, layout: str, x: str, dtype: str) -> str:
-    shape = f"scale_shape(m, k, {kernel.granularity!r})"
+def _fake_scale(layout: str, shape: str, x: str, dtype: str) -> str:
     match layout:
         case "swizzle_e8m0_32x8":
             return f"{x}.new_empty(swizzled_shape(*{shape}), dtype={dtype})"
@@ -246,7 +289,9 @@ def _fake_scale(kernel: ir.Kernel, layout: str, x: str, dtype: str) -> str:
             return f"{x}.new_empty({shape}, dtype={dtype})"
 
 
-def _data(kernel: ir.Kernel, parameters: list[Parameter], opaque: bool) -> str:
+def forms_of(kernel: ir.Kernel) -> tuple[Form, ...]:
+    """Every way to call a kernel, the newest first."""
+    parameters = parameters_of(kernel)
     positional = sum(parameter.positional for parameter in parameters)
     keywords = tuple(p.name for p in parameters if not p.positional and not p.optional)
     config = kernel.config
@@ -259,10 +304,19 @@ def _data(kernel: ir.Kernel, parameters: list[Parameter], opaque: bool) -> str:
         gone = {argument(kernel, role) for role in older.without}
         kept = tuple(name for name in keywords if name not in gone)
         forms.append(Form(older.symbols, positional, (*kept, older.out[0]) if older.out else kept))
+    return tuple(forms)
+
+
+def optional_keywords(kernel: ir.Kernel) -> tuple[str, ...]:
+    """Keywords that some calls of a kernel pass and others do not."""
+    return tuple(parameter.name for parameter in parameters_of(kernel) if parameter.optional)
+
+
+def _data(kernel: ir.Kernel, opaque: bool) -> str:
     fields = [
         f"name={kernel.library + '.' + kernel.name!r}",
         f"library={kernel.symbols[0].split('.')[0]!r}",
-        f"forms={source(tuple(forms))}",
+        f"forms={source(forms_of(kernel))}",
         f"adapt=adapt_{kernel.name}",
     ]
     if opaque:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from qscheme.compiler import ir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from qscheme.compiler import model
+    from qscheme.compiler.source import KeyPath
 
 
 def merged_needs(
@@ -41,11 +42,41 @@ def merged_needs(
         min_n=_folded([need.minimum.n for need in needs if need.minimum], max),
         min_k=_folded([need.minimum.k for need in needs if need.minimum], max),
         output=intersection([call.gemm.output for call in calls]) or (),
-        tuned=tuple(ir.TunedNeed(row.table, row.m) for need in needs for row in need.tuned),
+        inputs=intersection([call.quantize.inputs or None for call in calls]) or (),
+        tuned=tuple(dict.fromkeys(ir.TunedNeed(row.table, row.m) for need in needs for row in need.tuned)),
         switches=tuple(dict.fromkeys(switch for need in needs for switch in need.switches)),
         where=tuple(dict.fromkeys(row for row in where if row.arch or row.vendor)),
         varies_with_m=_varying(calls),
     )
+
+
+def nothing_in_common(
+    backend: model.BackendModel, kernels: list[tuple[ir.Kernel, model.Needs]], calls: tuple[ir.Call, ...]
+) -> Iterator[str]:
+    """What is wrong where lists that must agree have no word in common."""
+    needs = [backend.needs, *(kernel_needs for _, kernel_needs in kernels)]
+    lists: dict[str, list[tuple[str, ...] | None]] = {
+        "architecture": [need.arch or None for need in needs],
+        "vendor": [need.vendor or None for need in needs],
+        "output dtype": [call.gemm.output for call in calls],
+        "dtype of x": [call.quantize.inputs or None for call in calls],
+    }
+    for what, words in lists.items():
+        if intersection(words) == ():
+            given = " and ".join(dict.fromkeys(f"[{', '.join(some)}]" for some in words if some))
+            yield f"no {what} is left: {given} have none in common"
+
+
+def misplaced(needs: model.Needs) -> Iterator[tuple[KeyPath, str]]:
+    """Rows of `where` that say nothing, with the key path in the needs."""
+    for position, row in enumerate(needs.where):
+        if bool(row.arch) == bool(row.vendor):
+            yield ("where", position), "needs either `arch` or `vendor`"
+        if row.since is None and row.multiple_of is None:
+            yield ("where", position), "says nothing; write `since` or `multiple_of`"
+        for place, name in enumerate(row.arch):
+            if needs.arch and name not in needs.arch:
+                yield ("where", position, "arch", place), f"{name} is not among the architectures of `arch` beside it"
 
 
 def intersection(lists: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:

@@ -118,7 +118,7 @@ def _bind(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
         body += [f"    {line}" for line in _functions(scheme, _reached(special), "_batch_invariant")]
     body += _functions(scheme, _reached(usual), "")
     text = "\n".join(body)
-    yield from (line for name, line in _locals(scheme, backend) if _uses(text, name))
+    yield from dict.fromkeys(line for name, line in _locals(scheme, backend) if _uses(text, name))
     yield ""
     yield from body
 
@@ -216,7 +216,7 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     if padded:
         lines.append(f"rows = {_padded_rows(gemm)}")
         lines.append("codes = pad_rows(codes, rows)")
-        if not gemm.accumulators:
+        if not gemm.accumulators and scheme.activation.granularity != "per_tensor":
             lines.append("scale = pad_rows(scale, rows)")
     if layout != call.x_scale.layout:
         lines += _relay(scheme, call, "rows" if padded else "m")

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from qscheme.compiler.conditions import CONDITIONS
 from qscheme.compiler.output import MARK
+from qscheme.compiler.release_text import releases_section
 from qscheme.compiler.scheme_text import when_text
+from qscheme.compiler.verify import against
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def support_text(catalogue: ir.Catalogue) -> str:
-    """support.md: a matrix, then one table of conditions and calls for each scheme."""
+    """support.md: a matrix, one table of conditions and calls for each scheme, one of releases for each library."""
     lines = [
         f"<!-- {MARK} from schemes/. Edit those files instead. -->",
         "# What runs where",
@@ -27,7 +29,9 @@ def support_text(catalogue: ir.Catalogue) -> str:
         *_matrix(catalogue),
     ]
     for scheme in catalogue.schemes:
-        lines += ["", f"## {scheme.name}", "", f"{scheme.title}.", "", *_conditions(scheme)]
+        lines += ["", f"## {scheme.name}", "", scheme.title.replace("<", "&lt;") + ".", "", *_conditions(scheme)]
+    for matrix in (against(catalogue, history) for history in catalogue.histories):
+        lines += ["", *releases_section(matrix)] if matrix.backends else []
     lines += ["", "## Conditions", "", "| condition | tested | holds when |", "| --- | --- | --- |"]
     lines += [f"| `{row.word}` | {_phase(row.phase)} | {row.prose} |" for row in CONDITIONS]
     return "\n".join(lines) + "\n"

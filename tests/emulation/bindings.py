@@ -17,19 +17,21 @@ from .device import CALLS, DEVICE
 from .reference import refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from qscheme import types
     from qscheme.binding import Bound
 
-    from .layers import Layer
+    from .layers import Layer, Quantized
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A layer of a scheme on a backend, and the numbers of rows it is called with.
 
-    scales: how the checkpoint stores the weight's scales. tuned: whether every shape passes for tuned, or those of the
-    installed tables. how: "x", "codes" (quantized by the test), "rotated", "refreshed" (bound to another layer
-    first), "strided" (x of three dimensions that is not dense), "invariant" (batch-invariant mode).
+    scales: how the checkpoint stores the weight's scales. tuned: whether every shape passes for tuned, or only those
+    of the installed tables. how: "x", "codes" (quantized by the test), "rotated", "refreshed" (bound to another layer
+    first), "strided" (x has three dimensions and is not dense), "invariant" (batch-invariant mode).
     """
 
     scheme: str
@@ -43,35 +45,42 @@ class Case:
     tuned: bool = True
     how: str = "x"
 
+    def __str__(self) -> str:
+        words = [self.scheme, self.backend, f"{self.n}x{self.k}", self.dtype, self.how]
+        words += ["bias"] * self.bias + ["e8m0"] * (self.scales == "e8m0") + ["table"] * (not self.tuned)
+        return "-".join(words)
+
 
 def machine(every_shape_tuned: bool = True, batch_invariant: bool = False) -> types.Facts:
-    """The facts of this machine with its AITER, but for the GPU, which is the one that the stand-ins pretend."""
+    """The facts of this machine with its AITER, but for the GPU, the one that the stand-ins pretend, and switches on."""
     facts = qscheme.Facts.of_this_machine("cpu")
     return dataclasses.replace(
         facts,
         device=load().devices[DEVICE.arch],
         compute_units=DEVICE.compute_units,
         tuned=ALL_TUNED if every_shape_tuned else facts.tuned,
-        switches={**facts.switches, "batch_invariant": batch_invariant},
+        switches={name: True for name in facts.switches} | {"batch_invariant": batch_invariant},
     )
 
 
-def quantizer(scheme: str, backend: str, layer: Layer) -> Any:
+def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor], Quantized]:
     """The rule that a backend's quantizer has in the installed release."""
     if scheme == "int8_tensor_static":
         assert layer.input_scale is not None
         return layers.int8_under(layer.input_scale)
+    if scheme == "fp8_block128":
+        return layers.fp8_groups(DEVICE.fp8)
     return {
         ("int8_ptpc", "aiter_ck"): layers.int8_truncated,
         ("int8_ptpc", "aiter_triton"): layers.int8_nearest,
         ("mxfp4", "aiter_asm"): layers.fp4_blocks(1.5),
-        ("mxfp4", "aiter_triton"): layers.fp4_blocks(1.75),
-    }.get((scheme, backend)) or layers.fp8_groups(DEVICE.fp8)
+        ("mxfp4", "aiter_triton"): layers.fp4_blocks(1.75, ties_away=True),
+    }[scheme, backend]
 
 
 def outcome(case: Case, tables: str | None = None) -> dict[str, Any]:
     """Bind and call a case: for each number of rows the largest error of a row, and the kernels that ran, in order."""
-    torch.manual_seed(case.n * case.k + len(case.rows))
+    torch.manual_seed(case.n * case.k)
     new = partial(layers.random_layer, case.scheme, case.n, case.k, case.bias, case.dtype, case.scales)
     layer = new()
     layer.rotation = 32 if case.how == "rotated" else None
@@ -83,26 +92,24 @@ def outcome(case: Case, tables: str | None = None) -> dict[str, Any]:
         bound.refresh(layer)
     found: dict[str, Any] = {"errors": [], "kernels": []}
     for rows in case.rows:
-        error, kernels = _called(case, bound, layer, rows)
-        found["errors"].append(error)
-        found["kernels"].append(kernels)
+        start = len(CALLS)
+        found["errors"].append(_error(case, bound, layer, rows))
+        found["kernels"].append(CALLS[start:])
     return found
 
 
-def _called(case: Case, bound: Bound, layer: Layer, rows: int) -> tuple[float, list[str]]:
+def _error(case: Case, bound: Bound, layer: Layer, rows: int) -> float:
     x = layers.random_input(case.scheme, rows, case.k, case.dtype)
-    codes, scale = quantizer(case.scheme, case.backend, layer)(layers.rotated(x) if case.how == "rotated" else x)
+    codes, scale = rule_of(case.scheme, case.backend, layer)(layers.rotated(x) if case.how == "rotated" else x)
     expected = layers.product(layer, codes, scale)
-    start = len(CALLS)
     if case.how == "codes":
         y = bound(codes, x_scale=scale)
     elif case.how == "strided":
-        wide = torch.cat((x, x), dim=1).view(1, rows, -1)[:, :, : case.k]
-        y = bound(wide).view(rows, -1)
+        y = bound(torch.cat((x, x), dim=1)[:, : case.k].view(1, rows, case.k)).view(rows, -1)
     else:
         y = bound(x)
     assert y.dtype == layer.out_dtype
-    return layers.largest_row_error(y, expected), [function for function, _ in CALLS[start:]]
+    return layers.largest_row_error(y, expected)
 
 
 def outcomes(cases: list[dict[str, Any]], tables: str | None = None) -> list[dict[str, Any]]:
@@ -114,3 +121,46 @@ def _outcome_or_refusal(case: Case, tables: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     said = refusal(lambda: found.update(outcome(case, tables)))
     return found if said == "returned" else {"refused": said}
+
+
+def agreement(scheme: str, n: int, k: int, rows: int) -> dict[str, float]:
+    """How far every backend that runs a layer is from the reference (or the first), for the same codes and scales."""
+    torch.manual_seed(n * k)
+    layer = layers.random_layer(scheme, n, k, True, "bf16")
+    layer.prequantized = True
+    x = layers.random_input(scheme, rows, k, "bf16")
+    bounds = [_bound_or_none(layer, backend) for backend in [b.name for b in load().scheme(scheme).backends][::-1]]
+    found: dict[str, float] = {}
+    first: torch.Tensor | None = None
+    rule = rule_of(scheme, "aiter_triton", layer)
+    for bound in bounds:
+        codes, scale = rule(x)
+        if bound is None or (codes.dtype == torch.float8_e4m3fnuz and bound.activation.codes_dtype != codes.dtype):
+            continue
+        y = bound(codes, x_scale=scale)
+        if first is None:
+            first = y.double()
+        found[bound.backend] = layers.largest_row_error(y, first)
+    return found
+
+
+def difference_of_rules(scheme: str, backend: str, n: int, k: int, rows: int) -> dict[str, Any]:
+    """How far a backend is from the reference for the same x, over all rows, and the mismatches that are said."""
+    torch.manual_seed(n * k)
+    layer = layers.random_layer(scheme, n, k, False, "bf16")
+    x = layers.random_input(scheme, rows, k, "bf16")
+    facts = machine()
+    bound = qscheme.dispatch(layer, facts=facts, backend=backend)
+    y, expected = (found(x).double() for found in (bound, qscheme.dispatch(layer, facts=facts, backend="reference")))
+    size = expected.norm(dim=1)
+    return {
+        "difference": float(((y - expected).norm(dim=1) / size)[size > 0].mean()),
+        "said": sorted(mismatch.field for mismatch in bound.decision.mismatches),
+    }
+
+
+def _bound_or_none(layer: Layer, backend: str) -> Bound | None:
+    try:
+        return qscheme.dispatch(layer, facts=machine(), backend=backend)
+    except qscheme.Unsupported:
+        return None

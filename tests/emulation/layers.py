@@ -125,10 +125,11 @@ def fp8_groups(fp8: torch.dtype) -> Callable[[torch.Tensor], Quantized]:
     return quantize
 
 
-def fp4_blocks(rounds_up_from: float) -> Callable[[torch.Tensor], Quantized]:
-    """MXFP4 in blocks of 32: the exponent of amax, one more from a mantissa on, less 2; codes to nearest, ties to even.
+def fp4_blocks(rounds_up_from: float, ties_away: bool = False) -> Callable[[torch.Tensor], Quantized]:
+    """MXFP4 in blocks of 32: the exponent of amax, one more from a mantissa on, less 2; codes to the nearest.
 
-    AITER's compiled quantizer of this release rounds up from 1.5, its Triton quantizer from 1.75.
+    AITER's compiled quantizer of this release rounds exponents up from 1.5 and ties of codes to even, its Triton
+    quantizer exponents from 1.75 and ties away from zero.
     """
 
     def quantize(x: torch.Tensor) -> Quantized:
@@ -141,7 +142,7 @@ def fp4_blocks(rounds_up_from: float) -> Callable[[torch.Tensor], Quantized]:
         code = distance.argmin(-1)
         above = (code + 1).clamp(max=7)
         tied = distance.gather(-1, above.unsqueeze(-1)).squeeze(-1) == distance.amin(-1)
-        code = torch.where(tied & (code % 2 == 1), above, code) + 8 * (scaled < 0)
+        code = torch.where(tied & (ties_away | (code % 2 == 1)), above, code) + 8 * (scaled < 0)
         code = code.to(torch.uint8).view(x.shape)
         return code[:, ::2] | code[:, 1::2] << 4, (exponent + 127).to(torch.uint8)
 

@@ -1,0 +1,280 @@
+"""A kernel of a YAML file -> a kernel of the catalogue, and every problem that its file alone shows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+from packaging.version import Version
+
+from qscheme.compiler import ir
+from qscheme.compiler.kernel_model import GemmModel, OlderGemm
+from qscheme.compiler.kernel_text import DTYPE_CONSTANT, class_name
+from qscheme.types import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from qscheme.compiler import model
+    from qscheme.compiler.folder import File
+    from qscheme.compiler.kernel_model import (
+        Imported,
+        KernelFile,
+        OlderQuantizer,
+        OperandModel,
+        QuantizerModel,
+        TunedTableModel,
+    )
+    from qscheme.compiler.source import Place
+
+    Report: TypeAlias = Callable[[Place, str], None]
+    Anyone: TypeAlias = QuantizerModel | GemmModel
+
+TAKEN = frozenset((
+    "layer", "weights", "facts", "x", "m", "codes", "scale", "weight", "weight_scale", "input_scale", "bias", "dtype",
+    "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
+    "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows", "k_major",
+    "pad_rows", "padded_column_major", "row_major", "shuffle_16x16", "swizzle_e8m0_256x8", "swizzle_e8m0_32x8",
+    "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme", "backend", "call", "device", "operand",
+    "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
+    "devices", "switches", "libraries", "tuned", "mapping", "switch", "library_source", "tuned_table", "literal",
+    "type_alias", "type_checking",
+))  # fmt: skip
+"""Names that generated modules use themselves, in small letters; no kernel and no tuned table may have one."""
+
+VIEW = re.compile(r"(weight|weight_scale)_(fp4x2|e8m0|by_\d+)(_by_\d+)?")
+"""The names of weights under another view in generated modules."""
+
+PARAMETERS = frozenset(("self", "torch", "scale_shape", "swizzled_shape", "changed_config"))
+"""Names that generated functions need beside the parameters of a kernel."""
+
+WEIGHT_LAYOUTS = ("row_major", "transposed", "shuffle_16x16")
+SCALES = ("x_scale", "weight_scale")
+
+
+def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Report) -> ir.Kernel:
+    """The kernel as the catalogue has it; every problem is reported."""
+    path = ("kernels", name)
+    for inner, message in _problems(name, kernel, file):
+        report(file.place(*path, *inner), message)
+    gemm = kernel if isinstance(kernel, GemmModel) else None
+    quantizer = kernel if not isinstance(kernel, GemmModel) else None
+    scale = quantizer.scale if quantizer else None
+    config = gemm.config if gemm else None
+    output = gemm.output if gemm and isinstance(gemm.output, tuple) else ("bf16", "fp16", "fp32")
+    return ir.Kernel(
+        name=name,
+        library=file.stem,
+        place=file.key_place(*path),
+        does=kernel.does,
+        symbols=_symbols(kernel),
+        since=kernel.since,
+        until=kernel.until,
+        formats=kernel.formats,
+        granularity=quantizer.granularity if quantizer else None,
+        operands=tuple(_operand(role, use) for role, use in kernel.operands.items()),
+        constants=tuple((key, _constant(value)) for key, value in kernel.constants.items()),
+        config=ir.ConfigUse(config.as_, config.from_, tuple(config.set.items())) if config else None,
+        rotate=quantizer.rotate if quantizer else None,
+        inputs=quantizer.inputs if quantizer else (),
+        codes=quantizer.codes if quantizer else None,
+        scale_layout=scale.layout if scale else "row_major",
+        scale_option=(scale.option.as_, scale.option.layout) if scale and scale.option else None,
+        scale_dtype=scale.dtype if scale else None,
+        rules=tuple((rule.since, rule_of(rule)) for rule in quantizer.rules) if quantizer else (),
+        minimum_rows=gemm.rows.minimum if gemm and gemm.rows else 1,
+        multiple_rows=gemm.rows.multiple if gemm and gemm.rows else 1,
+        output=output,
+        accumulators=gemm is not None and not isinstance(gemm.output, tuple),
+        fp8=gemm.fp8 if gemm else "device",
+        batch_invariant=gemm.batch_invariant if gemm else True,
+        older=tuple(_older(older, kernel) for older in _olders(kernel)),
+        traceable=file.model.traceable,
+    )
+
+
+def rule_of(rule: model.RuleModel) -> Rule:
+    """The rule that a YAML mapping means."""
+    return Rule(rule.scale, rule.max, rule.round, rule.apply, rule.floor, rule.fnuz_max)
+
+
+def table_problems(table: TunedTableModel) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with a tuned table, each with the key path in it."""
+    for position, pattern in enumerate(table.files):
+        holes = re.sub(r"\{(arch|product|n|k)\}", "", pattern)
+        if table.kind == "json" and ("{" in holes or "}" in holes):
+            yield ("files", position), "a JSON file's name may hold {arch}, {product}, {n} and {k}, and no other braces"
+        if table.kind == "csv" and "{" in pattern:
+            yield ("files", position), "a CSV file holds every shape; its name may hold * and no braces"
+    if table.products and not any("{product}" in pattern for pattern in table.files):
+        yield ("products",), "no file's name holds {product}"
+    if table.variable is not None and table.kind == "json":
+        yield ("variable",), "an environment variable replaces CSV files only"
+
+
+def _problems(name: str, kernel: Anyone, file: File[KernelFile]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Every problem, with the key path in the kernel."""
+    library = file.model.library
+    if name in TAKEN or VIEW.fullmatch(name):
+        yield (), f"the generated code uses the name {name!r} itself; choose another"
+    twin = next(other for other in file.model.kernels if class_name(other) == class_name(name))
+    if twin != name:
+        yield (), f"its name differs from {twin!r} in underscores alone; choose another"
+    for path, symbol in _named_symbols(kernel):
+        if symbol.split(".")[0] != library:
+            yield path, f"the symbol {symbol} is not in the library {library!r} of this file"
+    if kernel.since and kernel.until and Version(kernel.until) < Version(kernel.since):
+        yield ("until",), f"{kernel.until} is older than since, {kernel.since}"
+    yield from _constant_problems(kernel, traceable=file.model.traceable)
+    yield from _parameter_problems(kernel)
+    for role, use in kernel.operands.items():
+        yield from ((("operands", role, *path), message) for path, message in _operand_problems(role, use))
+    for position, older in enumerate(_olders(kernel)):
+        yield from ((("older", position, *path), message) for path, message in _older_problems(older, kernel))
+    if isinstance(kernel, GemmModel):
+        yield from _gemm_problems(kernel)
+    else:
+        yield from _quantizer_problems(kernel, opaque=not file.model.traceable)
+
+
+def _named_symbols(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(kernel.symbol, str):
+        yield ("symbol",), kernel.symbol
+    else:
+        yield from ((("symbol", position), symbol) for position, symbol in enumerate(kernel.symbol))
+    if isinstance(kernel, GemmModel) and kernel.config:
+        yield from ((("config", "from", position), symbol) for position, symbol in enumerate(kernel.config.from_))
+    for row, older in enumerate(_olders(kernel)):
+        yield from ((("older", row, "symbol", position), symbol) for position, symbol in enumerate(older.symbol))
+
+
+def _constant_problems(kernel: Anyone, *, traceable: bool) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for key, value in kernel.constants.items():
+        constant = _constant(value)
+        if isinstance(constant, ir.Imported):
+            if not constant.name.startswith("torch."):
+                yield ("constants", key, "import"), f"constants are imported from torch alone, found {constant.name}"
+            elif not traceable and not DTYPE_CONSTANT.fullmatch(constant.name):
+                message = (
+                    f"torch.compile cannot pass {constant.name} to this library; only a dtype, such as torch.bfloat16"
+                )
+                yield ("constants", key, "import"), message
+
+
+def _parameter_problems(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    positions = sorted(use.position for use in kernel.operands.values() if use.position is not None)
+    if positions != list(range(len(positions))):
+        yield ("operands",), f"positions must be 0, 1, 2, ..., found {', '.join(map(str, positions))}"
+    named: list[tuple[tuple[str | int, ...], str]] = []
+    for role, use in kernel.operands.items():
+        named.append((("operands", role), use.as_ or role))
+    named += [(("constants", key), key) for key in kernel.constants]
+    if isinstance(kernel, GemmModel):
+        named += [(("config", "as"), kernel.config.as_)] if kernel.config else []
+    elif kernel.scale and kernel.scale.option:
+        named.append((("scale", "option", "as"), kernel.scale.option.as_))
+    for row, older in enumerate(_olders(kernel)):
+        if isinstance(older, OlderGemm) and older.out:
+            named.append((("older", row, "out", "as"), older.out.as_))
+    seen: set[str] = set()
+    for path, parameter in named:
+        if parameter in seen:
+            yield path, f"a second parameter that is called {parameter!r}"
+        if parameter in PARAMETERS:
+            yield path, f"the generated code cannot have a parameter called {parameter!r}; pass it by position"
+        seen.add(parameter)
+
+
+def _operand_problems(role: str, use: OperandModel) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if (use.as_ is None) == (use.position is None):
+        yield (), "needs either `as` or `position`"
+    scale, weight = role in SCALES, role == "weight"
+    if isinstance(use.layout, str):
+        if (use.layout in WEIGHT_LAYOUTS if scale else use.layout not in WEIGHT_LAYOUTS) and use.layout != "row_major":
+            yield ("layout",), f"{use.layout} is no layout of {role}"
+        elif use.layout != "row_major" and not (scale or weight):
+            yield ("layout",), f"{role} is always row_major"
+    elif role != "x_scale":
+        yield ("layout",), f"only the layout of x_scale may change with M, not that of {role}"
+    else:
+        ends = [row.max_m for row in use.layout]
+        rising = [end for end in ends[:-1] if end is not None]
+        if len(rising) != len(ends) - 1 or ends[-1] is not None or rising != sorted(set(rising)):
+            yield ("layout",), "needs a rising max_m in every row but the last, which has none"
+        if use.fold_rows is not None:
+            yield ("fold_rows",), "belongs to the rows of layout"
+    if use.fold_rows is not None and not (scale or weight):
+        yield ("fold_rows",), f"only the weight and scales are folded, not {role}"
+    if use.granularity and not scale:
+        yield ("granularity",), f"only scales have a granularity, not {role}"
+    if use.dtype is not None and not (use.dtype == "any" if role == "bias" else scale or weight or role == "x"):
+        yield ("dtype",), f"{role} has no dtype to choose"
+    elif use.dtype == "any" and role != "bias":
+        yield ("dtype",), f"only a bias may have any dtype, not {role}"
+
+
+def _older_problems(older: OlderQuantizer | OlderGemm, kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    keywords = [role for role, use in kernel.operands.items() if use.as_ is not None]
+    for position, role in enumerate(older.without):
+        if role not in keywords:
+            yield ("without", position), f"{role} is no operand that this kernel takes by keyword"
+    if isinstance(kernel, GemmModel) and kernel.config:
+        yield (), "a kernel with a config has no older forms; describe the older one as a kernel of its own"
+
+
+def _gemm_problems(kernel: GemmModel) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    needed: tuple[str, ...] = ("x", "weight")
+    if isinstance(kernel.output, tuple):
+        needed = ("x", "weight", "x_scale", "weight_scale")
+        if "output_dtype" not in kernel.operands and len(kernel.output) > 1:
+            yield ("operands",), "needs the operand output_dtype, or one dtype of output"
+    else:
+        for role in kernel.operands:
+            if role not in needed:
+                yield ("operands", role), f"accumulators are scaled afterwards; the kernel takes no {role}"
+    for word in needed:
+        if word not in kernel.operands:
+            yield ("operands",), f"a GEMM needs the operand {word}"
+
+
+def _quantizer_problems(kernel: QuantizerModel, *, opaque: bool) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if "x" not in kernel.operands:
+        yield ("operands",), "a quantizer needs the operand x"
+    if opaque and kernel.granularity is None:
+        yield (), "a quantizer that torch.compile cannot look into needs its granularity"
+    if opaque and kernel.codes is None and "codes_dtype" not in kernel.operands and kernel.formats != ("int8",):
+        yield (), "needs the operand codes_dtype, `codes` or `formats: [int8]`, to tell the dtype of its codes"
+    if kernel.granularity is None:
+        for role in ("fp8_dtype", "input_scale"):
+            use = kernel.operands.get(role)
+            if use and use.position is not None:
+                yield ("operands", role), f"{role} is not passed in every scheme; name its keyword with `as`"
+    releases = [rule.since for rule in kernel.rules]
+    dated = [Version(release) for release in releases[:-1] if release is not None]
+    if releases and (None in releases[:-1] or releases[-1] is not None or dated != sorted(set(dated), reverse=True)):
+        yield ("rules",), "needs a falling since in every rule but the last, which has none"
+
+
+def _olders(kernel: Anyone) -> tuple[OlderQuantizer | OlderGemm, ...]:
+    return kernel.older
+
+
+def _symbols(kernel: Anyone) -> tuple[str, ...]:
+    return (kernel.symbol,) if isinstance(kernel.symbol, str) else kernel.symbol
+
+
+def _operand(role: str, use: OperandModel) -> ir.OperandUse:
+    if isinstance(use.layout, str):
+        layouts: tuple[ir.LayoutRange, ...] = (ir.LayoutRange(None, use.layout, use.fold_rows),)
+    else:
+        layouts = tuple(ir.LayoutRange(part.max_m, part.is_, part.fold_rows) for part in use.layout)
+    return ir.OperandUse(role, use.as_, use.position, layouts, use.dtype, use.granularity)
+
+
+def _constant(value: bool | int | float | str | Imported) -> ir.Constant:
+    return value if isinstance(value, bool | int | float | str) else ir.Imported(value.import_)
+
+
+def _older(older: OlderQuantizer | OlderGemm, kernel: Anyone) -> ir.OlderForm:
+    out = older.out if isinstance(older, OlderGemm) else None
+    return ir.OlderForm(older.symbol or _symbols(kernel), older.without, (out.as_, out.rows) if out else None)

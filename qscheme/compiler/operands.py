@@ -1,0 +1,47 @@
+"""What a scheme says of its activation and weight -> what contradicts itself in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from qscheme.compiler.model import ActivationModel, SchemeFile, WeightModel
+    from qscheme.compiler.source import KeyPath
+
+
+def operand_problems(scheme: SchemeFile) -> Iterator[tuple[KeyPath, str]]:
+    """Every contradiction, with its key path."""
+    activation, weight = scheme.activation, scheme.weight
+    if activation.granularity == "per_channel":
+        yield ("activation", "granularity"), "per_channel is for weights; activations have per_token"
+    elif activation.granularity in ("128x128", "32x32"):
+        message = (
+            f"a scale of {activation.granularity} spans rows that do not belong together; an activation's spans one"
+        )
+        yield ("activation", "granularity"), message
+    if weight.granularity == "per_token":
+        yield ("weight", "granularity"), "per_token is for activations; weights have per_channel"
+    if activation.mode == "static" and (activation.granularity != "per_tensor" or activation.scale != "fp32"):
+        yield ("activation", "mode"), "a static activation has one fp32 scale: granularity per_tensor, scale fp32"
+    if weight.scale == "e8m0" and "fp32" in weight.stored_scales:
+        position = weight.stored_scales.index("fp32")
+        yield ("weight", "stored_scales", position), "an e8m0 scale cannot be made from a stored fp32 one"
+    yield from _rule_problems("activation", activation)
+    yield from _rule_problems("weight", weight)
+
+
+def _rule_problems(name: str, operand: ActivationModel | WeightModel) -> Iterator[tuple[KeyPath, str]]:
+    rule, path = operand.rule, (name, "rule")
+    if rule.since is not None:
+        yield (*path, "since"), "a scheme's rule has no release; remove the key"
+    if rule.fnuz_max is not None and operand.format != "fp8_e4m3":
+        yield (*path, "fnuz_max"), f"only fp8_e4m3 has a fnuz flavour, not {operand.format}"
+    if operand.scale == "e8m0" and rule.scale == "amax_div":
+        yield (*path, "scale"), "amax_div gives no power of two, which an e8m0 scale is; name a rule that does"
+    if operand.format == "int8" and (rule.scale != "amax_div" or operand.scale == "e8m0"):
+        at = (*path, "scale") if rule.scale != "amax_div" else (name, "scale")
+        yield at, "an int8 operand has fp32 scales of the rule amax_div"
+    if operand.format == "fp8_e4m3" and rule.round != "rne":
+        yield (*path, "round"), f"fp8_e4m3 is rounded to nearest even (rne), found {rule.round}"
