@@ -233,7 +233,7 @@ def _import_as_on_amd() -> None:
             ".ops.triton.gemm_a8w8_blockscale",
             ".ops.triton.gemm_afp4wfp4",
             ".ops.triton.quant",
-        ):  # noqa: E501
+        ):
             importlib.import_module(f"aiter{name}")
     finally:
         driver.set_active(real)

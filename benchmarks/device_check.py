@@ -24,6 +24,7 @@ import random
 import statistics
 import subprocess
 import sys
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from qscheme.types import Backend, Facts, Reason, Scheme
 
 QUANTIZED = 0.005
-"""What the error of a row against the float64 product of the quantized operands may be; bf16 output alone has 0.0017."""
+"""What the error against the float64 product of the quantized operands may be; bf16 output alone makes 0.0017."""
 
 ROWS = (1, 3, 16, 17, 31, 32, 64, 65, 200, 1024)
 QUICK_ROWS = (1, 3, 17, 65)
@@ -171,26 +172,30 @@ def check(
     if not shapes:
         found["failures"].append(f"no shape suits it: {unsuited}")
     rows = [m for m in (QUICK_ROWS if quick else ROWS) if m <= largest]
+    small = [m for m in (3, 17, 200) if m <= largest]
     for index, (n, k) in enumerate(shapes):
-        bias = index % 2 == 1
+        given = (scheme, backend, facts, device, n, k)
         wanted = torch.float16 if index == 2 and takes(backend, facts, n, k, "fp16") else torch.bfloat16
-        guarded(found, f"N={n} K={k}", lambda: errors(scheme, backend, facts, device, n, k, bias, wanted, rows, found))  # noqa: B023
+        steps = {"errors": partial(errors, *given, index % 2 == 1, wanted, rows, found)}
         if index == 0:
-            small = [m for m in (3, 17, 200) if m <= largest]
-            guarded(found, "compile", lambda: compiles(scheme, backend, facts, device, n, k, small, found))  # noqa: B023
-            guarded(found, "invariance", lambda: invariant(scheme, backend, facts, device, n, k, rows, found))  # noqa: B023
+            steps["compile"] = partial(compiles, *given, small, found)
+            steps["invariance"] = partial(invariant, *given, rows, found)
             if device.type == "cuda":
-                guarded(found, "graph", lambda: graphs(scheme, backend, facts, device, n, k, small[-1], found))  # noqa: B023
+                steps["graph"] = partial(graphs, *given, small[-1], found)
+        for name, step in steps.items():
+            failed = guarded(step)
+            if failed:
+                found["failures"].append(f"{name}, N={n} K={k}: {failed}")
     return found
 
 
-def guarded(found: Result, what: str, step: Callable[[], None]) -> None:
-    """Run a step; an error of any kind is a failure with its text, and the next step runs."""
+def guarded(step: Callable[[], None]) -> str | None:
+    """Run a step; the error that it raises, of any kind, in a line."""
     try:
         step()
     except Exception as error:
-        text = (str(error).splitlines() or [""])[0]
-        found["failures"].append(f"{what}: {type(error).__name__}: {text[:300]}")
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}"
+    return None
 
 
 def suitable(backend: Backend, facts: Facts, count: int) -> tuple[list[tuple[int, int]], dict[str, str]]:
@@ -363,16 +368,20 @@ def timed(schemes: Sequence[str], facts: Facts, device: torch.device, quick: boo
             for m in TIMED_ROWS[::2] if quick else TIMED_ROWS:
                 x = random_x(scheme, m, k).to(device)
                 if (n, k, m) not in bf16:
-                    weights = [torch.randn(n, k, device=device, dtype=x.dtype) for _ in range(max(4, -(-COLD // (2 * n * k))))]  # fmt: skip
-                    bf16[n, k, m] = graph_us([lambda x, w=w: torch.nn.functional.linear(x, w) for w in weights], x)
-                times = {}
-                for backend_name, copies in bounds.items():
-                    try:
-                        times[backend_name] = graph_us(copies, x)
-                    except Exception as error:
-                        times[backend_name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-                found.append({"scheme": name, "n": n, "k": k, "m": m, "us": times, "bf16_us": bf16[n, k, m]})
+                    copies = range(max(4, -(-COLD // (2 * n * k))))
+                    weights = [torch.randn(n, k, device=device, dtype=x.dtype) for _ in copies]
+                    bf16[n, k, m] = graph_us([partial(_linear, weight) for weight in weights], x)
+                us: Result = {}
+                for backend_name, calls in bounds.items():
+                    failed = guarded(lambda: us.update({backend_name: graph_us(calls, x)}))  # noqa: B023
+                    if failed:
+                        us[backend_name] = failed
+                found.append({"scheme": name, "n": n, "k": k, "m": m, "us": us, "bf16_us": bf16[n, k, m]})
     return found
+
+
+def _linear(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, weight)
 
 
 def timed_shapes(here: Sequence[Backend], facts: Facts) -> list[tuple[int, int]]:
@@ -441,9 +450,8 @@ def print_checks(rows: Sequence[Result], refused: Sequence[Result]) -> None:
 
 
 def print_times(rows: Sequence[Result]) -> None:
-    print(
-        f"\n{'scheme':20} {'N,K':>12} {'M':>5}  us of each backend, the first that runs leading; its gain over the next best, over bf16"
-    )  # noqa: E501
+    title = "us of each backend that runs, in order of preference; gain of the first over the best other, over bf16"
+    print(f"\n{'scheme':20} {'N,K':>12} {'M':>5}  {title}")
     for row in rows:
         times = {name: us for name, us in row["us"].items() if isinstance(us, float)}
         if not times:

@@ -236,12 +236,12 @@ def _scale(amax: Tensor, rule: Rule, operand: Operand, largest: float, fnuz: boo
     return torch.exp2(torch.where(amax == 0, -127.0, power).clamp(-127, 127))
 
 
-def _nearest(values: Tensor, mantissa_bits: int, smallest_exponent: int, largest: float) -> Tensor:
-    """The nearest numbers with so many mantissa bits, ties to even, no larger than `largest`."""
+def _nearest(values: Tensor, mantissa_bits: int, smallest_exponent: int, largest: float, rule: Rule) -> Tensor:
+    """The numbers with so many mantissa bits, no larger than `largest`, that the rule rounds values to."""
     clamped = values.clamp(-largest, largest)
     _, exponent = torch.frexp(clamped)
     step = torch.exp2((exponent - 1).clamp(min=smallest_exponent).double() - mantissa_bits)
-    return torch.round(clamped / step) * step
+    return _whole(clamped / step, rule) * step
 
 
 def _codes(scaled: Tensor, element: str, rule: Rule, largest: float, fp8: torch.dtype) -> Tensor:
@@ -250,8 +250,8 @@ def _codes(scaled: Tensor, element: str, rule: Rule, largest: float, fp8: torch.
         lowest, highest = (-128, 127) if largest > 127 else (-largest, largest)
         return _whole(scaled, rule).clamp(lowest, highest).to(torch.int8)
     if element == "fp8_e4m3":
-        return _nearest(scaled, 3, -7 if fp8 == torch.float8_e4m3fnuz else -6, largest).to(fp8)
-    near = _nearest(scaled, 1, 0, largest)
+        return _nearest(scaled, 3, -7 if fp8 == torch.float8_e4m3fnuz else -6, largest, rule).to(fp8)
+    near = _nearest(scaled, 1, 0, largest, rule)
     index = torch.searchsorted(torch.tensor(E2M1, dtype=torch.float64), near.abs().contiguous())
     code = (index + 8 * near.signbit()).to(torch.uint8)
     return code[:, ::2] | code[:, 1::2] << 4

@@ -1,4 +1,4 @@
-"""Element and scale formats in plain torch: codes, the float32 values that they stand for, and how checkpoints pack them."""
+"""Element and scale formats in plain torch: codes, the float32 values that they stand for, and their packing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ E5M3 = FloatFormat(5, 3, 114688.0)
 """Without a sign, as AMD Quark 0.13 scales AMDFP4: byte 255 is NaN, byte 254 is 114688, byte 1 is 2**-17."""
 
 FLOAT_FORMATS: dict[Format, FloatFormat] = {"fp4_e2m1": E2M1, "fp6_e2m3": E2M3, "fp6_e3m2": E3M2, "fp8_e4m3": E4M3}
-"""Of elements. E4M3FNUZ has the exponent bias 8, the largest value 240 and no -0; a torch dtype tells it from E4M3FN."""
+"""Of elements. E4M3FNUZ has the exponent bias 8, the largest value 240 and no -0; a torch dtype tells the two apart."""
 
 INTEGER_BITS: dict[Format, int] = {"int8": 8, "int4": 4}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -10,12 +11,12 @@ from torch import nn
 from qscheme.errors import InvalidLayer
 from qscheme.numerics import quantize as quantize_rows
 from qscheme.numerics import rotate_hadamard
+from qscheme.operands import ROTATION
 from qscheme.selection import dispatch
 from qscheme.tables import Tables, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from types import ModuleType
 
     from torch import Tensor
 
@@ -27,7 +28,10 @@ class Linear(nn.Module):
     """A quantized linear layer that binds itself to the best backend of its device on first use.
 
     Its tensors are a checkpoint's (see `qscheme.types.Layer`) and are kept as buffers, so that `state_dict`, `to` and
-    `load_state_dict` work; moving the module or loading new tensors is followed by `bind()` again on the next call.
+    `load_state_dict` work; moving the module, loading new tensors or setting one is followed by `bind()` again on the
+    next call. One that is written in place is not: call `bind()`, or `refresh` of what it returned.
+    A copy, and one that was saved with `torch.save`, binds itself anew. Call `bind()` before `torch.compile` traces a
+    call, which cannot be done inside of it.
     """
 
     weight: Tensor
@@ -47,11 +51,15 @@ class Linear(nn.Module):
         name: str = "",
         rotation: int | None = None,
         logical_widths: list[int] | None = None,
+        prequantized: bool = False,
+        out_features: int | None = None,
+        in_features: int | None = None,
         tables: Tables | ModuleType | str | None = None,
     ) -> None:
         super().__init__()
         self.scheme, self.out_dtype, self.name = scheme, out_dtype, name
-        self.rotation, self.logical_widths = rotation, logical_widths
+        self.rotation, self.logical_widths, self.prequantized = rotation, logical_widths, prequantized
+        self.out_features, self.in_features = out_features, in_features
         self.register_buffer("weight", weight)
         self.register_buffer("weight_scale", weight_scale)
         self.register_buffer("input_scale", input_scale)
@@ -76,6 +84,21 @@ class Linear(nn.Module):
         where = self._bound.backend if self._bound else "not bound yet"
         return f"{self.scheme}, weight={list(self.weight.shape)}, {where}"
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Sets an attribute; what was prepared from another tensor of that name is forgotten."""
+        cast("Callable[..., None]", super().__setattr__)(name, value)
+        if name in self._buffers:
+            vars(self)["_bound"] = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """What a copy starts from: the layer, and not what was prepared from it."""
+        tables = self._tables
+        return {
+            **self.__dict__,
+            "_bound": None,
+            "_tables": tables.__name__ if isinstance(tables, ModuleType) else tables,
+        }
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linear:
         self._bound = None
         return cast("Linear", vars(nn.Module)["_apply"](self, fn, recurse))
@@ -97,26 +120,33 @@ def quantize(
     Hadamard blocks of 32 before it is quantized; the bound function rotates x the same way. out_dtype: the float
     layer's dtype if None. Raises UnknownScheme or InvalidLayer.
     """
-    found = tables if isinstance(tables, Tables) else load(tables)
-    operand = found.scheme(scheme).weight
-    mode = found.scheme(scheme).activation.mode
-    if mode == "static" and input_scale is None:
-        raise InvalidLayer(name, "input_scale", "one value, as the activation is static", "none")
+    found = (tables if isinstance(tables, Tables) else load(tables)).scheme(scheme)
+    operand = found.weight
     weight = layer.weight.detach()
-    bias = cast("Tensor | None", layer.bias)
-    if operand.format == "fp4_e2m1" and weight.shape[1] % 2:
-        raise InvalidLayer(name, "weight", "an even K, as two codes share a byte", f"K = {weight.shape[1]}")
+    n, k = weight.shape
+    if (found.activation.mode == "static") != (input_scale is not None):
+        needs = "one value" if input_scale is None else "None"
+        given = "none" if input_scale is None else "a value"
+        raise InvalidLayer(name, "input_scale", f"{needs}, as the activation is {found.activation.mode}", given)
+    if operand.format == "fp4_e2m1" and k % 2:
+        raise InvalidLayer(name, "weight", "an even K, as two codes share a byte", f"K = {k}")
+    if rotation is not None and (rotation != ROTATION or k % rotation):
+        needs = f"None or {ROTATION}, and K a multiple of it"
+        raise InvalidLayer(name, "rotation", needs, f"{rotation} and K = {k}")
     codes, scale = quantize_rows(rotate_hadamard(weight, rotation) if rotation else weight, operand)
-    given = None if input_scale is None else torch.as_tensor(input_scale, dtype=torch.float32, device=weight.device)
+    bias = cast("Tensor | None", layer.bias)
+    static = None if input_scale is None else torch.as_tensor(input_scale, dtype=torch.float32, device=weight.device)
     return Linear(
         scheme,
         codes,
         scale,
-        input_scale=given,
+        input_scale=static,
         bias=None if bias is None else bias.detach().clone(),
         out_dtype=out_dtype or weight.dtype,
         name=name,
         rotation=rotation,
+        out_features=n,
+        in_features=k,
         tables=tables,
     )
 

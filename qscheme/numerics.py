@@ -1,4 +1,4 @@
-"""Reference arithmetic of quantized linear layers: every scale rule, rounding and format, in plain torch."""
+"""Reference arithmetic of quantized linear layers in plain torch: quantize, dequantize, the linear product."""
 
 from __future__ import annotations
 
@@ -8,112 +8,204 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from qscheme.formats import (
+    E4M3,
+    E5M3,
+    INTEGER_BITS,
+    decode,
+    decode_e5m3,
+    decode_e8m0,
+    encode,
+    encode_e8m0,
+    integer_range,
+    pack_codes,
+    pack_e2m1,
+    round_whole,
+    unpack_e2m1,
+)
+from qscheme.rotation import rotate_hadamard
+from qscheme.scale_rules import LARGEST_FLOAT32, largest_code, scale_of
+from qscheme.tiles import scale_shape, tile, tile_grid, tiled, untiled
+
 if TYPE_CHECKING:
-    from qscheme.types import Applying, Granularity, Operand, Rounding, ScaleRule
+    from qscheme.types import Applying, Operand
+
+__all__ = [
+    "decode_e8m0",
+    "dequantize",
+    "encode_e8m0",
+    "find_global_scale",
+    "pack_e2m1",
+    "quantize",
+    "quantize_asymmetric",
+    "reference_linear",
+    "rotate_hadamard",
+    "scale_accumulators",
+    "scale_shape",
+    "tile",
+    "unpack_e2m1",
+]
 
 _SMALLEST_NORMAL = 2.0**-126
-_LARGEST_FLOAT32 = torch.finfo(torch.float32).max
-
-# Magnitudes of E2M1 from which a value gets the next code; True where the magnitude itself does.
-_E2M1_STEPS: dict[Rounding, tuple[tuple[float, bool], ...]] = {
-    "rne": ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False)),
-    "half_away": ((0.25, True), (0.75, True), (1.25, True), (1.75, True), (2.5, True), (3.5, True), (5.0, True)),
-    "ties_to_zero": (
-        (0.25, False), (0.75, False), (1.25, False), (1.75, False), (2.5, False), (3.5, False), (5.0, False)
-    ),
-    "truncate": ((0.5, True), (1.0, True), (1.5, True), (2.0, True), (3.0, True), (4.0, True), (6.0, True)),
-}  # fmt: skip
-
-_hadamard_matrices: dict[tuple[int, torch.device], Tensor] = {}
-
-
-def tile(granularity: Granularity, rows: int, columns: int) -> tuple[int, int]:
-    """How many rows and columns of a [rows, columns] matrix share one scale; 1 where the matrix has none.
-
-    Raises ValueError for a word that is neither per_tensor, per_token, per_channel nor rows x columns like 1x32.
-    """
-    if granularity == "per_tensor":
-        return max(rows, 1), max(columns, 1)
-    if granularity in ("per_token", "per_channel"):
-        return 1, max(columns, 1)
-    tile_rows, _, tile_columns = granularity.partition("x")
-    if not (tile_rows.isdecimal() and tile_columns.isdecimal() and int(tile_rows) and int(tile_columns)):
-        raise ValueError(f"granularity: needs per_tensor, per_token, per_channel or RxC, found {granularity!r}")
-    return int(tile_rows), int(tile_columns)
-
-
-def scale_shape(rows: int, columns: int, granularity: Granularity) -> tuple[int, int] | tuple[int]:
-    """The shape of the scale of a [rows, columns] matrix: [1] per tensor, else [tiles along rows, tiles along columns].
-
-    Ragged tiles at the end count as tiles.
-    """
-    return (1,) if granularity == "per_tensor" else _grid(rows, columns, granularity)
 
 
 def quantize(
-    x: Tensor, operand: Operand, fp8: torch.dtype = torch.float8_e4m3fn, scale: Tensor | None = None
+    x: Tensor,
+    operand: Operand,
+    fp8: torch.dtype = torch.float8_e4m3fn,
+    scale: Tensor | None = None,
+    global_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Codes and scale of x [R, K], where rows are tokens or output channels.
 
-    Codes: int8 [R, K]; FP8 [R, K] in dtype `fp8`; E2M1 uint8 [R, K/2] with the even column in the low nibble.
-    Scale, in the shape of `scale_shape`: float32, or uint8 E8M0 bytes where the operand says e8m0. An exponent rule for
-    a float32 scale gives the power of two as float32. A given `scale` (float32, bf16, E8M0 bytes) is used as it is, and
-    returned in that shape. Everything is computed in float32; ragged tiles look at real elements only.
+    Codes: int8 [R, K]; FP8 [R, K] in dtype `fp8`; E2M1 uint8 [R, K/2] with the even column in the low nibble; FP6
+    uint8 [R, 3 K/4]; INT4 int8 [R, K] or int32 in the operand's packing.
+    Scale, in the shape of `scale_shape`: float32, uint8 bytes of E8M0 or E5M3, or float8_e4m3fn, as the operand says.
+    An exponent rule for a float32 scale gives the power of two as float32. A given `scale` is used as it is, and comes
+    back in that shape. Everything is computed in float32; ragged tiles look at real elements only.
 
+    global_scale: float32, one element (or one per row of scales), for an operand that has one: `find_global_scale`.
     FP8 maximum: 224 and 240 are taken as they stand, on both flavours of E4M3. One over 240 is halved on fnuz, 448
     becoming 224: a byte means half as much there, so the codes are those of 448 on fn, under twice the scale.
-    INT8 codes reach from -127 to 127, and from -128 for a maximum over 127. Scales are never under 2**-126 (float32) or
-    2**-127 (E8M0).
+    INT8 codes reach from -127 to 127, and from -128 for a maximum over 127; INT4 codes from -8 to 7. Scales are never
+    under 2**-126 (float32) or 2**-127 (E8M0).
 
-    NaN: an FP8 element stays NaN and does not count for the scale. INT8 and E2M1 have no NaN, so there a NaN makes the
+    NaN: an FP8 element stays NaN and does not count for the scale. The others have no NaN, so there a NaN makes the
     scale of its tile NaN (byte 255) and the tile's codes 0: the whole tile dequantizes to NaN. Under a given scale it
     becomes code 0. Infinity: counts as the largest finite float32 and becomes the largest code.
 
-    Raises ValueError for what the formats do not define: an odd K for E2M1, FP8 with a rounding other than rne, INT8
-    with an exponent rule, amax_div for an E8M0 scale, a given scale with a wrong number of elements.
+    Raises ValueError for what the formats do not define: K that does not fill a byte or word of codes, FP8 with a
+    rounding other than rne, integers with an exponent rule, amax_div for an E8M0 scale, a given scale with a wrong
+    number of elements, a global scale where the operand has none or none where it has one, an asymmetric operand.
     """
+    if not operand.symmetric:
+        raise ValueError("quantize: needs a symmetric operand, found one with a zero point: use quantize_asymmetric")
     rows, columns = x.shape
+    tiles = tiled(x.to(torch.float32), operand.granularity)
+    outer = _global_grid(global_scale, operand, rows)
+    stored = scale_of(tiles, operand, fp8, outer) if scale is None else _given_scale(scale, operand)
+    grid = _effective(_scale_grid(stored, operand, rows, columns), operand, outer)
+    scaled = untiled(_unscaled(tiles, grid, operand.rule.apply), rows, columns)
+    codes = encode(scaled, operand, largest_code(operand, fp8), fp8)
+    shape = (-1,) if operand.granularity == "per_tensor" else scale_shape(rows, columns, operand.granularity)
+    return codes.contiguous(), stored.reshape(shape)
+
+
+def quantize_asymmetric(
+    x: Tensor, operand: Operand, scale: Tensor | None = None, zero_point: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes, scale and zero point of x [R, K] for an INT8 or INT4 operand with a zero point: x = (code - zero) * scale.
+
+    Codes as `quantize` gives them; scale float32 and zero point int32, both in the shape of `scale_shape`. The zero
+    point is on the scale of the codes: the code of 0, -128..127 for INT8 and -8..7 for INT4, also where checkpoints
+    store it as 0..15. scale = (max - min) / (2 rule.max), the tile's range made to include 0 and at least 2 floor;
+    zero = round(lowest - min / scale); code = round(x / scale) + zero, each clamped to the codes that the rule reaches.
+    A given scale and zero point are used as they are. As compressed-tensors 0.20, but that it
+    rounds x / scale + zero.
+
+    A NaN makes the scale of its tile NaN, the tile's codes and zero point 0. Raises ValueError for other formats and
+    for rules other than amax_div.
+    """
     rule = operand.rule
-    tiles = _tiles(x.to(torch.float32), operand.granularity)
-    grid = _scale_of(tiles, operand, fp8) if scale is None else _scale_grid(scale, rows, columns, operand.granularity)
-    scaled = _untiled(_unscaled(tiles, grid, rule.apply), rows, columns)
-    if operand.format == "int8":
-        codes = _to_int8(scaled, rule.round, rule.max)
-    elif operand.format == "fp4_e2m1":
-        codes = pack_e2m1(_to_e2m1(scaled, rule.round, rule.max))
+    if operand.symmetric or operand.format not in INTEGER_BITS or rule.scale != "amax_div" or operand.scale != "fp32":
+        found = f"{operand.format}, symmetric {operand.symmetric}, {rule.scale}, {operand.scale}"
+        raise ValueError(f"quantize_asymmetric: needs int8 or int4 with a zero point, amax_div, fp32, found {found}")
+    rows, columns = x.shape
+    lowest, highest = integer_range(operand.format, rule.max)
+    tiles = tiled(x.to(torch.float32).clamp(-LARGEST_FLOAT32, LARGEST_FLOAT32), operand.granularity)
+    low, high = tiles.amin(dim=(1, 3), keepdim=True).clamp(max=0), tiles.amax(dim=(1, 3), keepdim=True).clamp(min=0)
+    if scale is None:
+        reach = (high - low).clamp(2 * rule.floor, LARGEST_FLOAT32)
+        grid = (reach / torch.full_like(reach, 2 * rule.max)).clamp(min=_SMALLEST_NORMAL)
     else:
-        codes = _to_fp8(scaled, rule.round, _largest(operand, fp8), fp8)
-    return codes.contiguous(), grid.reshape(scale_shape(rows, columns, operand.granularity))
+        grid = _scale_grid(scale, operand, rows, columns)
+    if zero_point is None:
+        zero = round_whole(lowest - low / grid, rule.round).clamp(lowest, highest)
+        zero = torch.where(zero.isnan(), 0.0, zero)
+    else:
+        zero = _scale_grid(zero_point.to(torch.float32), operand, rows, columns)
+    whole = round_whole(_unscaled(tiles, grid, rule.apply), rule.round) + zero
+    whole = untiled(whole.clamp(lowest, highest), rows, columns)
+    codes = pack_codes(torch.where(whole.isnan(), 0.0, whole).to(torch.int8), operand.format, operand.packing)
+    shape = scale_shape(rows, columns, operand.granularity)
+    return codes.contiguous(), grid.reshape(shape), zero.to(torch.int32).reshape(shape)
 
 
-def dequantize(codes: Tensor, scale: Tensor, operand: Operand) -> Tensor:
-    """The values [R, K] in float32 of codes [R, K], or [R, K/2] for E2M1, times their scale.
+def find_global_scale(x: Tensor, operand: Operand) -> Tensor:
+    """The global scale float32 [1] of x [R, K] that lets the scales of its tiles use all of E4M3 (or E5M3).
+
+    divide: 448 * 6 / amax, as compressed-tensors 0.20 stores it for NVFP4. multiply: amax / (448 * 6), as ModelOpt
+    0.47 and AMD Quark 0.13 do. 1 where that is no normal float32 or the amax is NaN: an all-zero x, say. 6 stands for
+    the rule's maximum. Raises ValueError for an operand without a global scale or with scales of another format.
+    """
+    if operand.global_scale is None or operand.scale not in ("e4m3", "e5m3"):
+        found = f"{operand.global_scale} over {operand.scale}"
+        raise ValueError(
+            f"global scale: needs an operand that divides or multiplies e4m3 or e5m3 scales, found {found}"
+        )
+    amax = tiled(x.to(torch.float32), "per_tensor").abs().amax().clamp(max=LARGEST_FLOAT32).reshape(1)
+    reach = torch.full_like(amax, (E4M3 if operand.scale == "e4m3" else E5M3).largest * operand.rule.max)
+    found_scale = reach / amax if operand.global_scale == "divide" else amax / reach
+    usable = (found_scale >= _SMALLEST_NORMAL) & (found_scale <= LARGEST_FLOAT32)
+    return torch.where(usable, found_scale, 1.0)
+
+
+def dequantize(
+    codes: Tensor,
+    scale: Tensor,
+    operand: Operand,
+    global_scale: Tensor | None = None,
+    zero_point: Tensor | None = None,
+) -> Tensor:
+    """The values [R, K] in float32 of codes as `quantize` gives them, times their scale.
 
     scale: any shape with one element per tile in row-major order of the tiles ([N], [N, 1] and [1, N] are alike per
-    channel); float32, bf16, fp16, or E8M0 as uint8 or float8_e8m0fnu. An E8M0 byte 0 is 2**-127, 255 is NaN.
-    The element dtype says which E4M3 flavour the codes have. Raises ValueError for a wrong number of scales.
+    channel); float32, bf16, fp16, E8M0 as uint8 or float8_e8m0fnu, E4M3 as uint8 or float8_e4m3fn, E5M3 as uint8. Bytes
+    are E4M3 or E5M3 where the operand says so and E8M0 elsewhere. An E8M0 byte 0 is 2**-127, 255 is NaN.
+    global_scale: the scale is divided or multiplied by it first, in float32. zero_point: subtracted from the codes
+    first; any integer or float dtype, one element per tile like the scale.
+    The element dtype says which E4M3 flavour the codes have. Raises ValueError for a wrong number of scales, for a
+    global scale or a zero point that the operand has and the call does not, and the other way round.
     """
-    values = unpack_e2m1(codes) if operand.format == "fp4_e2m1" else codes.to(torch.float32)
+    if operand.symmetric != (zero_point is None):
+        needs, found = ("no zero point", "one") if operand.symmetric else ("a zero point", "none")
+        raise ValueError(f"zero point: needs {needs} for {operand.format}, found {found}")
+    values = decode(codes, operand)
     rows, columns = values.shape
-    tiles = _tiles(values, operand.granularity)
-    grid = _scale_grid(scale, rows, columns, operand.granularity)
+    tiles = tiled(values, operand.granularity)
+    if zero_point is not None:
+        tiles = tiles - _scale_grid(zero_point.to(torch.float32), operand, rows, columns)
+    grid = _effective(_scale_grid(scale, operand, rows, columns), operand, _global_grid(global_scale, operand, rows))
     scaled = _shifted(tiles, grid, 1) if grid.dtype == torch.uint8 else tiles * grid
-    return _untiled(scaled, rows, columns).contiguous()
+    return untiled(scaled, rows, columns).contiguous()
 
 
 def reference_linear(
     codes: Tensor,
-    x_scale: Tensor,
+    x_scale: Tensor | None,
     weight: Tensor,
     weight_scale: Tensor,
     bias: Tensor | None,
-    activation: Operand,
+    activation: Operand | None,
     weight_operand: Operand,
     out_dtype: torch.dtype,
+    weight_global_scale: Tensor | None = None,
+    x_global_scale: Tensor | None = None,
+    weight_zero_point: Tensor | None = None,
+    x_zero_point: Tensor | None = None,
 ) -> Tensor:
-    """y [M, N] = x [M, K] @ w [N, K].T + bias [N] of dequantized operands, in float32 until the one cast at the end."""
-    x = dequantize(codes, x_scale, activation)
-    y = x @ dequantize(weight, weight_scale, weight_operand).t()
+    """y [M, N] = x [M, K] @ w [N, K].T + bias [N] of dequantized operands, in float32 until the one cast at the end.
+
+    activation None: a weight-only layer; codes is x itself in any floating dtype, and it has no scale. Raises
+    ValueError where `dequantize` does, and for an activation without its scale.
+    """
+    if activation is None:
+        x = codes.to(torch.float32)
+    elif x_scale is None:
+        raise ValueError(f"x_scale: needs the scale of {activation.format} activations, found None")
+    else:
+        x = dequantize(codes, x_scale, activation, x_global_scale, x_zero_point)
+    y = x @ dequantize(weight, weight_scale, weight_operand, weight_global_scale, weight_zero_point).t()
     return (y if bias is None else y + bias.to(torch.float32)).to(out_dtype)
 
 
@@ -129,172 +221,54 @@ def scale_accumulators(
     return (y if bias is None else y + bias.to(torch.float32)).to(out_dtype)
 
 
-def pack_e2m1(codes: Tensor) -> Tensor:
-    """Bytes uint8 [R, K/2] of 4-bit codes uint8 [R, K], the even column in the low nibble; ValueError for odd K."""
-    if codes.shape[1] % 2:
-        raise ValueError(f"pack_e2m1: needs an even number of columns, found {codes.shape[1]}")
-    return codes[:, ::2] | (codes[:, 1::2] << 4)
-
-
-def unpack_e2m1(stored: Tensor) -> Tensor:
-    """Values float32 [R, 2 C] of E2M1 bytes [R, C], uint8 or float4_e2m1fn_x2; code 8 is -0."""
-    stored = stored.view(torch.uint8)
-    codes = torch.stack((stored & 15, stored >> 4), dim=2).reshape(stored.shape[0], 2 * stored.shape[1])
-    codes = codes.to(torch.int32)
-    magnitude = codes & 7
-    normal = (((magnitude >> 1) + 126) << 23 | (magnitude & 1) << 22).view(torch.float32)
-    values = torch.where(magnitude < 2, magnitude * 0.5, normal)
-    return torch.where(codes > 7, -values, values)
-
-
-def decode_e8m0(stored: Tensor) -> Tensor:
-    """float32 of E8M0 bytes, uint8 or float8_e8m0fnu (OCP MX v1.0): 2**(byte - 127), so 0 is 2**-127; 255 is NaN."""
-    byte = stored.view(torch.uint8).to(torch.int32)
-    bits = torch.where(byte == 0, 0x00400000, byte << 23)
-    return torch.where(byte == 255, 0x7FC00000, bits).view(torch.float32)
-
-
-def encode_e8m0(powers: Tensor) -> Tensor:
-    """E8M0 bytes uint8 of float32 powers of two from 2**-127 to 2**127; NaN and infinity give 255, zero gives 0."""
-    return ((powers.to(torch.float32).view(torch.int32) >> 23) & 255).to(torch.uint8)
-
-
-def rotate_hadamard(x: Tensor, size: int = 32) -> Tensor:
-    """x [..., K] with each block of `size` columns times the orthonormal Sylvester Hadamard matrix.
-
-    Computed in float32, returned in the dtype of x. The matrix is symmetric and its own inverse: rotating twice gives
-    x back within rounding. Raises ValueError unless size is a power of two that divides K.
-    """
-    columns = x.shape[-1]
-    if size < 1 or size & (size - 1) or columns % size:
-        raise ValueError(f"rotate_hadamard: needs K as a multiple of a power of two, found K {columns} and size {size}")
-    blocks = x.to(torch.float32).reshape(*x.shape[:-1], columns // size, size)
-    return (blocks @ _hadamard(size, x)).reshape(x.shape).to(x.dtype)
-
-
-def _hadamard(size: int, like: Tensor) -> Tensor:
-    """The matrix on the device of `like`: kept between eager calls, part of the graph when traced."""
-    if torch.compiler.is_compiling() or type(like) is not Tensor:
-        return _sylvester(size, like.device)
-    matrix = _hadamard_matrices.get((size, like.device))
-    if matrix is None:
-        with torch.inference_mode(False):
-            matrix = _sylvester(size, like.device)
-        if like.device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-            _hadamard_matrices[size, like.device] = matrix
-    return matrix
-
-
-def _sylvester(size: int, device: torch.device) -> Tensor:
-    """[size, size] with entry (i, j) = (-1)**(bits that i and j share) / sqrt(size)."""
-    index = torch.arange(size, device=device)
-    shared = index[:, None] & index[None, :]
-    for shift in (16, 8, 4, 2, 1):
-        shared = shared ^ (shared >> shift)
-    return (1 - 2 * (shared & 1)).to(torch.float32) * (1.0 / math.sqrt(size))
-
-
-def _grid(rows: int, columns: int, granularity: Granularity) -> tuple[int, int]:
-    if granularity == "per_tensor":
-        return 1, 1
-    if granularity in ("per_token", "per_channel"):
-        return rows, 1
-    tile_rows, tile_columns = tile(granularity, rows, columns)
-    return -(-rows // tile_rows), -(-columns // tile_columns)
-
-
-def _tiles(x: Tensor, granularity: Granularity) -> Tensor:
-    """x [R, K] as [grid rows, tile rows, grid columns, tile columns], ragged tiles filled with zeros."""
-    rows, columns = x.shape
-    tile_rows, tile_columns = tile(granularity, rows, columns)
-    grid_rows, grid_columns = _grid(rows, columns, granularity)
-    below, right = grid_rows * tile_rows - rows, grid_columns * tile_columns - columns
-    if below or right:
-        x = torch.nn.functional.pad(x, (0, right, 0, below))
-    return x.reshape(grid_rows, tile_rows, grid_columns, tile_columns)
-
-
-def _untiled(tiles: Tensor, rows: int, columns: int) -> Tensor:
-    """The inverse of `_tiles`, a view where nothing was filled."""
-    grid_rows, tile_rows, grid_columns, tile_columns = tiles.shape
-    return tiles.reshape(grid_rows * tile_rows, grid_columns * tile_columns)[:rows, :columns]
-
-
-def _scale_grid(scale: Tensor, rows: int, columns: int, granularity: Granularity) -> Tensor:
+def _scale_grid(scale: Tensor, operand: Operand, rows: int, columns: int) -> Tensor:
     """A stored scale as [grid rows, 1, grid columns, 1]: E8M0 as uint8, all else as float32."""
-    grid_rows, grid_columns = _grid(rows, columns, granularity)
-    if granularity == "per_tensor" and scale.numel() == rows:
+    grid_rows, grid_columns = tile_grid(rows, columns, operand.granularity)
+    if scale.dtype == torch.uint8 and operand.scale == "e5m3":
+        scale = decode_e5m3(scale)
+    elif scale.dtype == torch.uint8 and operand.scale == "e4m3":
+        scale = scale.view(torch.float8_e4m3fn).to(torch.float32)
+    else:
+        scale = _given_scale(scale, operand)
+        scale = scale if scale.dtype == torch.uint8 else scale.to(torch.float32)
+    if operand.granularity == "per_tensor" and scale.numel() == rows:
         # One scale for each part of a fused layer, expanded to rows; the single tile is [1, rows, 1, columns].
-        return scale.to(torch.float32).reshape(1, rows, 1, 1)
+        scale = decode_e8m0(scale) if scale.dtype == torch.uint8 else scale
+        return scale.reshape(1, rows, 1, 1)
     if scale.numel() != grid_rows * grid_columns:
-        needs = f"{grid_rows} x {grid_columns} elements for {granularity} of [{rows}, {columns}]"
+        needs = f"{grid_rows} x {grid_columns} elements for {operand.granularity} of [{rows}, {columns}]"
         raise ValueError(f"scale: needs {needs}, found shape {list(scale.shape)}")
-    exponents = scale.dtype in (torch.uint8, torch.float8_e8m0fnu)
-    scale = scale.view(torch.uint8) if exponents else scale.to(torch.float32)
     return scale.reshape(grid_rows, 1, grid_columns, 1)
 
 
-def _largest(operand: Operand, fp8: torch.dtype) -> float:
-    """The rule's maximum in the values of the codes: its fnuz_max on fnuz, or half of a max that is meant for fn."""
-    rule = operand.rule
-    if operand.format != "fp8_e4m3" or fp8 != torch.float8_e4m3fnuz:
-        return rule.max
-    if rule.fnuz_max is not None:
-        return rule.fnuz_max
-    return rule.max / 2 if rule.max > torch.finfo(fp8).max else rule.max
+def _given_scale(scale: Tensor, operand: Operand) -> Tensor:
+    """A given scale in the dtype in which `quantize` returns it: bytes of E8M0 and E5M3, float8_e4m3fn, float32."""
+    if scale.dtype == torch.float8_e8m0fnu:
+        return scale.view(torch.uint8)
+    if scale.dtype == torch.uint8:
+        return scale.view(torch.float8_e4m3fn) if operand.scale == "e4m3" else scale
+    return scale if scale.dtype == torch.float8_e4m3fn else scale.to(torch.float32)
 
 
-def _scale_of(tiles: Tensor, operand: Operand, fp8: torch.dtype) -> Tensor:
-    """The scale [grid rows, 1, grid columns, 1] that the operand's rule finds."""
-    rule = operand.rule
-    magnitudes = tiles.abs()
-    if operand.format == "fp8_e4m3":
-        magnitudes = torch.where(magnitudes.isnan(), 0.0, magnitudes)
-    amax = magnitudes.amax(dim=(1, 3), keepdim=True).clamp(rule.floor, _LARGEST_FLOAT32)
-    largest = _largest(operand, fp8)
-    if rule.scale == "amax_div":
-        if operand.scale == "e8m0":
-            raise ValueError("scale rule: needs an exponent rule for an e8m0 scale, found amax_div")
-        # The divisor is a tensor because CUDA multiplies by the rounded reciprocal of a Python number.
-        return (amax / torch.full_like(amax, largest)).clamp(min=_SMALLEST_NORMAL)
-    if operand.format == "int8":
-        raise ValueError(f"scale rule: needs amax_div for int8, found {rule.scale}")
-    fnuz = fp8 == torch.float8_e4m3fnuz
-    emax, mantissa_bits = (2, 1) if operand.format == "fp4_e2m1" else (7 if fnuz else 8, 3)
-    exponent = _exponent(amax, rule.scale, emax, mantissa_bits, largest).clamp(-127, 127)
-    stored = torch.where(amax.isnan(), 255, exponent + 127).to(torch.uint8)
-    return stored if operand.scale == "e8m0" else decode_e8m0(stored)
+def _global_grid(global_scale: Tensor | None, operand: Operand, rows: int) -> Tensor | None:
+    """A global scale as [1 or grid rows, 1, 1, 1] in float32; None for an operand without one."""
+    if (global_scale is None) != (operand.global_scale is None):
+        needs = f"one that {operand.global_scale}s" if operand.global_scale else "none"
+        raise ValueError(f"global scale: needs {needs}, found {'none' if global_scale is None else 'one'}")
+    if global_scale is None:
+        return None
+    grid_rows = tile_grid(rows, 1, operand.granularity)[0]
+    if global_scale.numel() not in (1, grid_rows):
+        raise ValueError(f"global scale: needs 1 or {grid_rows} elements, found shape {list(global_scale.shape)}")
+    return global_scale.to(torch.float32).reshape(-1, 1, 1, 1)
 
 
-def _exponent(amax: Tensor, rule: ScaleRule, emax: int, mantissa_bits: int, largest: float) -> Tensor:
-    """The exponent int32 of the scale of float32 amax, exact, from its bits; anything under -127 for subnormal amax.
-
-    floor: floor(log2(amax)) - emax, OCP MX v1.0 section 6.3. even: the same once amax has as many mantissa bits as an
-    element, AMD Quark 0.13. even175: with the one bit of E2M1 for every element, compressed-tensors 0.20. rceil:
-    ceil(log2(amax / largest)), AITER since 0.1.16. log_nearest: round(log2(amax / largest)), torchao 0.18. ceil:
-    ceil(log2(amax)) - emax. nearest15: amax rounded to a power of two, up from 1.5, AITER until 0.1.15.
-    """
-    bits = amax.view(torch.int32)
-    if rule == "even":
-        return ((bits + (1 << (22 - mantissa_bits))) >> 23) - 127 - emax
-    if rule == "even175":
-        return ((bits + 0x200000) >> 23) - 127 - emax
-    exponent, mantissa = (bits >> 23) - 127, bits & 0x7FFFFF
-    if rule == "ceil":
-        return exponent - emax + (mantissa > 0)
-    if rule == "nearest15":
-        return exponent - emax + (mantissa >= 0x400000)
-    if rule == "floor":
-        return exponent - emax
-    fraction, power = math.frexp(largest)
-    significand = round(fraction * 2**24)
-    exponent = exponent - (power - 1)
-    if rule == "rceil":
-        return exponent + (mantissa + 0x800000 > significand)
-    # log2 of the significands' ratio rounds at sqrt(2) and sqrt(1/2); the roots are irrational, so there are no ties.
-    above = math.isqrt(2 * significand**2)
-    below = math.isqrt((significand**2 - 1) // 2)
-    return exponent + (mantissa + 0x800000 > above).to(torch.int32) - (mantissa + 0x800000 <= below).to(torch.int32)
+def _effective(grid: Tensor, operand: Operand, outer: Tensor | None) -> Tensor:
+    """The scales that multiply codes: those of tiles, over or times the global one."""
+    if outer is None:
+        return grid
+    grid = decode_e8m0(grid) if grid.dtype == torch.uint8 else grid
+    return grid / outer if operand.global_scale == "divide" else grid * outer
 
 
 def _unscaled(tiles: Tensor, grid: Tensor, apply: Applying) -> Tensor:
@@ -312,33 +286,3 @@ def _shifted(values: Tensor, stored: Tensor, sign: int) -> Tensor:
     first = ((half + 127) << 23).view(torch.float32)
     second = ((exponent - half + 127) << 23).view(torch.float32)
     return torch.where(byte == 255, math.nan, values * first * second)
-
-
-def _to_int8(scaled: Tensor, rounding: Rounding, largest: float) -> Tensor:
-    if rounding == "rne":
-        whole = scaled.round()
-    else:
-        whole = scaled.trunc()
-        rest = (scaled - whole).abs()
-        if rounding == "half_away":
-            whole = whole + torch.where(rest >= 0.5, scaled.sign(), 0.0)
-        elif rounding == "ties_to_zero":
-            whole = whole + torch.where(rest > 0.5, scaled.sign(), 0.0)
-    lowest = -128.0 if largest > 127 else -math.floor(largest)
-    whole = whole.clamp(lowest, min(math.floor(largest), 127))
-    return torch.where(whole.isnan(), 0.0, whole).to(torch.int8)
-
-
-def _to_fp8(scaled: Tensor, rounding: Rounding, largest: float, fp8: torch.dtype) -> Tensor:
-    if rounding != "rne":
-        raise ValueError(f"fp8 rounding: needs rne, found {rounding}")
-    return scaled.clamp(-largest, largest).to(fp8)
-
-
-def _to_e2m1(scaled: Tensor, rounding: Rounding, largest: float) -> Tensor:
-    """Codes 0..15, uint8; the sign of a value that becomes zero is kept."""
-    magnitude = scaled.abs().clamp(max=largest)
-    codes = scaled.signbit().to(torch.uint8) << 3
-    for step, inclusive in _E2M1_STEPS[rounding]:
-        codes = codes + (magnitude >= step if inclusive else magnitude > step).to(torch.uint8)
-    return torch.where(scaled.isnan(), 0, codes)

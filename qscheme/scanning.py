@@ -261,9 +261,9 @@ def is_git(path: Path) -> bool:
     return (path / ".git").exists() or ((path / "HEAD").is_file() and (path / "objects").is_dir())
 
 
-def all_tags(git: Path) -> list[str]:
-    """Every tag of a git directory."""
-    return _git(git, "tag", "--list").decode().split()
+def all_tags(git: Path, merged: bool = False) -> list[str]:
+    """Every tag of a git directory, or those that its HEAD descends from."""
+    return _git(git, "tag", "--list", *(("--merged", "HEAD") if merged else ())).decode().split()
 
 
 def _home(found: _Found) -> str:

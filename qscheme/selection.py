@@ -12,7 +12,7 @@ from qscheme.errors import UnknownBackend, UnknownFact, Unsupported
 from qscheme.facts import Facts
 from qscheme.operands import layer_facts, operands_of
 from qscheme.tables import Tables, load
-from qscheme.types import Decision, Mismatch, Reason, Refusal
+from qscheme.types import REASON_ORDER, Decision, Mismatch, Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -164,8 +164,8 @@ def _same_tables(tables: Tables, facts: types.Facts) -> None:
 
 def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts) -> list[Reason]:
     """Every reason, hardware first; tables and switches are not blamed on hardware that cannot run the kernel."""
-    reasons = backend.why_not(facts, layer)
-    if any(reason.kind == "hardware" for reason in reasons):
+    reasons = sorted(backend.why_not(facts, layer), key=lambda reason: REASON_ORDER.index(reason.kind))
+    if reasons and reasons[0].kind == "hardware":
         return [reason for reason in reasons if reason.kind not in ("tuned", "switch")]
     return reasons
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
+torch.set_num_threads(1)  # the tensors here are small; more threads only wait for each other
+
 INPUT_SCALE = 4.5 / 127
 """The static scale of activations that are drawn from a normal distribution."""
 

@@ -107,8 +107,7 @@ def multiply(name: str, given: dict[str, Any]) -> torch.Tensor:
     """y [M, N] whose rows follow the row of x, and which changes with every operand."""
     x, weight, *scales = [value for value in given.values() if isinstance(value, torch.Tensor) and value.dim() == 2][:4]
     folded = 16 if "preshuffle" in name and "bpreshuffle" not in name else 1
-    operands = [operand.contiguous().view(torch.uint8).float() for operand in (weight, *scales[1:])]
-    told = sum(float((operand * torch.arange(operand.numel()).view(operand.shape)).mean()) for operand in operands)
+    told = sum(int(operand.contiguous().view(torch.uint8).sum()) for operand in (weight, *scales[1:]))
     rows = x.contiguous().view(torch.uint8).float().mean(1, keepdim=True)
     y = (rows + told % 251).expand(x.shape[0], weight.shape[0] * folded)
     bias = given.get("bias")

@@ -130,7 +130,7 @@ def test_a_title_cannot_run_code(tmp_path: Path, importable: Path, monkeypatch: 
 
 
 def test_a_constant_is_passed_as_it_was_written(tmp_path: Path) -> None:
-    folder = edited(tmp_path, kernels__fast=("mode: \"it's", "mode: \"{x} __import__('os') \\u00e9"[:28] + " it's"))
+    folder = edited(tmp_path, kernels__fast=("mode: \"it's", "mode: \"{x} __import__('os') it's"))
 
     text = compiled(folder)[f"{PACKAGE}/one_scale.py"]
 
@@ -166,7 +166,7 @@ def test_a_user_package_is_clean_for_type_checkers_and_linters(tmp_path: Path) -
 
 def test_no_generated_file_speaks_of_time_place_or_versions() -> None:
     for name, text in compiled(EVERY_FEATURE).items():
-        for word in (str(EVERY_FEATURE), str(Path.home()), "qscheme 0.", "20"[:1] + "026-"):
+        for word in (str(EVERY_FEATURE), str(Path.home()), "qscheme 0.", "2026-"):
             assert word not in text, name
 
 

@@ -95,8 +95,9 @@ def kfd_node(sysfs: Path, number: int, version: int, simds: int, **more: int) ->
 
 
 @pytest.fixture
-def eight_gpus(tmp_path: Path) -> Path:
-    """A CPU node, then GPUs of 304 compute units, one of 80, and one of another architecture."""
+def eight_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A CPU node, then GPUs of 304 compute units, one of 80, and one of another architecture; torch is no CUDA build."""
+    monkeypatch.setattr(torch.version, "cuda", None)
     sysfs = tmp_path / "nodes"
     kfd_node(sysfs, 0, 0, 0, cpu_cores_count=96)
     for number in range(1, 7):
@@ -216,7 +217,8 @@ def test_compute_units_are_positive() -> None:
 
 def test_switches_are_given_by_name() -> None:
     facts = Facts.simulate("gfx942", switches={"batch_invariant": True}, tables=TABLES)
-    assert facts.switches == {"aiter": True, "aiter_linear": True, "batch_invariant": True}
+    defaults = {name: switch.default for name, switch in TABLES.switches.items()}
+    assert facts.switches == {**defaults, "batch_invariant": True} != defaults
     assert (facts.origins["switch batch_invariant"], facts.origins["switch aiter"]) == ("given", "default")
 
 

@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = sorted((ROOT / "qscheme").rglob("*.py"))
 GENERATED = sorted((ROOT / "generated").rglob("*.py"))
@@ -33,6 +31,7 @@ TEXTS = [
     if path.is_file() and not any(part.startswith(".") and part != ".ci" for part in path.relative_to(ROOT).parts)
 ]
 LINES = 320
+LONGER = {"facts.py": "the only file that asks the machine", "types.py": "the vocabulary"}
 HEAVY = {"aiter", "jinja2", "pydantic", "rich", "triton", "typer", "yaml"}
 IMPORTED_AITER, STARTED_CUDA = 97, 98
 
@@ -235,20 +234,19 @@ def test_the_library_names_no_environment_variable_of_a_switch() -> None:
 
 
 def test_the_library_names_no_function_of_a_kernel_library() -> None:
-    names = r"(?<!such as )\b(gemm_a\d\w*|aiter\.(?!json\b)\w+|(dynamic_)?per_\w+_quant\w*|get_hip_quant)"
-    assert {} == found(names, python_code())
+    names = r"\b(gemm_a\d\w*|aiter\.(?!json\b)\w+|(dynamic_)?per_\w+_quant\w*|get_hip_quant)"
+    examples = r"such as [\w.]+"  # in messages
+    assert {} == found(names, {path: re.sub(examples, "", text) for path, text in python_code().items()})
 
 
-@pytest.mark.parametrize("path", [*LIBRARY, *GENERATED], ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_starts_with_a_sentence(path: Path) -> None:
-    text = ast.get_docstring(ast.parse(path.read_text())) or ""
-
-    assert re.match(r"[A-Z0-9{`].*[.:]$", text.splitlines()[0] if text else ""), text
+def test_modules_start_with_a_sentence() -> None:
+    documented = {path: ast.get_docstring(ast.parse(path.read_text())) or " " for path in [*LIBRARY, *GENERATED]}
+    assert {} == {path: text for path, text in documented.items() if not re.match(r"\S.*[.]$", text.splitlines()[0])}
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_fits_on_a_few_screens(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LINES
+def test_modules_fit_on_a_few_screens() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in LIBRARY}
+    assert {} == {name: length for name, length in lengths.items() if length > LINES and name not in LONGER}
 
 
 def test_types_are_never_ignored() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import inspect
 import itertools
@@ -450,6 +451,17 @@ def test_older_compares_versions_and_not_words() -> None:
 def test_an_absent_library_is_a_reason_of_its_own() -> None:
     gone = ReleaseOffers({"aiter": Library("aiter", absence="nothing installed")}, RELEASES)
     assert Reason("library", "aiter", "nothing installed") == gone.form(A4W4)
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_reading_source_leaves_the_garbage_collector_as_it_was(collecting: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if collecting else gc.disable)()
+        at("0.1.7.post2.dev18", installed_aiter()).form(A4W4)
+        assert collecting == gc.isenabled()
+    finally:
+        (gc.enable if was else gc.disable)()
 
 
 def test_offers_may_be_pickled() -> None:

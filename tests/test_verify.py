@@ -34,7 +34,7 @@ SCHEMES = Path(__file__).resolve().parent.parent / "schemes"
 AITER = read_history(SCHEMES / "releases" / "aiter.json")
 
 SCHEME = """\
-scheme: rows
+scheme: int8_rows
 title: INT8, one scale per token and one per output channel
 activation:
   format: int8
@@ -47,7 +47,7 @@ weight:
   rule: {scale: amax_div, max: 127, round: rne, apply: divide, floor: 1.0e-10}
 backends:
   - name: aiter_rows
-    quantize: aiter.rows
+    quantize: aiter.row_codes
     gemm: aiter.product
 """
 
@@ -56,7 +56,7 @@ library: aiter
 distributions: [amd-aiter]
 releases: aiter.json
 kernels:
-  rows:
+  row_codes:
     does: quantize
     formats: [int8]
     granularity: per_token
@@ -101,7 +101,7 @@ WHOLE = history(
 
 def compiled(folder: Path, known: History, *edits: tuple[str, str]) -> ir.Catalogue:
     """The catalogue of one scheme and two kernels after edits of their text, with a history of its own."""
-    texts = {"rows.yaml": SCHEME, "kernels/aiter.yaml": KERNELS}
+    texts = {"int8_rows.yaml": SCHEME, "kernels/aiter.yaml": KERNELS}
     for old, new in edits:
         holders = [name for name, text in texts.items() if old in text]
         assert len(holders) == 1, old
@@ -207,23 +207,27 @@ def test_a_whole_catalogue_has_no_problem(tmp_path: Path) -> None:
 
 
 def test_a_keyword_that_no_release_has_is_a_problem_with_a_suggestion(tmp_path: Path) -> None:
-    expected = "aiter.yaml:18: product: no release of aiter.basic.product takes the keyword 'x_scal', did you mean 'x_scale'?"
+    expected = (
+        "aiter.yaml:17: product: no release of aiter.basic.product takes the keyword 'x_scal', did you mean 'x_scale'?"
+    )
     assert [expected] == problems(tmp_path, WHOLE, ("as: x_scale", "as: x_scal"))
 
 
 def test_a_symbol_that_no_release_has_is_a_problem_with_a_suggestion(tmp_path: Path) -> None:
-    expected = "aiter.yaml:5: rows: no release of aiter has aiter.quantise_rows, did you mean 'aiter.quantize_rows'?"
+    expected = (
+        "aiter.yaml:5: row_codes: no release of aiter has aiter.quantise_rows, did you mean 'aiter.quantize_rows'?"
+    )
     assert [expected] == problems(tmp_path, WHOLE, ("aiter.quantize_rows", "aiter.quantise_rows"))
 
 
 def test_a_second_path_that_no_release_has_is_a_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, WHOLE, ("aiter.product]", "aiter.produkt]"))
-    assert ["aiter.yaml:18: product: no release of aiter has aiter.produkt, did you mean 'aiter.product'?"] == found
+    assert ["aiter.yaml:17: product: no release of aiter has aiter.produkt, did you mean 'aiter.product'?"] == found
 
 
 def test_a_path_that_another_always_precedes_is_a_problem(tmp_path: Path) -> None:
     known = history(v1_0={"aiter.quantize_rows": ROWS, "aiter.basic.product": PRODUCT, "aiter.product": PRODUCT})
-    expected = "aiter.yaml:18: product: aiter.product is never used: wherever it is, a path above it is too"
+    expected = "aiter.yaml:17: product: aiter.product is never used: wherever it is, a path above it is too"
     assert [expected] == problems(tmp_path, known)
 
 
@@ -231,7 +235,7 @@ def test_a_required_parameter_that_is_not_given_is_a_problem(tmp_path: Path) -> 
     known = history(v1_0={"aiter.quantize_rows": ROWS, "aiter.product": (*PRODUCT[:4], "out", "dtype=None")})
     found = problems(tmp_path, known, ("[aiter.basic.product, aiter.product]", "aiter.product"))
     assert [
-        "aiter.yaml:18: product: the newest form can be called in no release of aiter: needs aiter.product called with "
+        "aiter.yaml:17: product: the newest form can be called in no release of aiter: needs aiter.product called with "
         "XQ, WQ, x_scale, w_scale, dtype, found aiter 1.0 with parameters (XQ, WQ, x_scale, w_scale, out, dtype=None) "
         "with out required"
     ] == found
@@ -244,40 +248,52 @@ def test_a_position_that_is_passed_by_keyword_too_is_a_problem(tmp_path: Path) -
 
 
 def test_a_position_that_belongs_to_another_operand_is_a_problem(tmp_path: Path) -> None:
-    taken = ("WQ_shuffled", "XQ", "x_scale", "w_scale", "dtype")
-    known = history(v1_0={"aiter.quantize_rows": ROWS, "aiter.product": taken})
-    found = problems(
-        tmp_path,
-        known,
-        ("[aiter.basic.product, aiter.product]", "aiter.product"),
-        ("XQ}", "XQ}\n      bias: {position: 0}"),
+    known = history(
+        v1_0={"aiter.quantize_rows": ROWS, "aiter.product": PRODUCT},
+        v1_1={"aiter.quantize_rows": ("WQ_bytes", "quant_dtype=None"), "aiter.basic.product": PRODUCT},
     )
-    expected = "aiter.yaml:18: product: position of bias: v1.0 calls it 'WQ_shuffled', which is weight elsewhere"
-    assert expected in found
+    expected = "aiter.yaml:5: row_codes: position of x: v1.1 calls it 'WQ_bytes', which is weight elsewhere"
+    assert [expected] == problems(tmp_path, known)
 
 
 def test_since_that_leaves_no_release_is_a_problem_and_one_before_the_symbol_is_not(tmp_path: Path) -> None:
     late = ("symbol: aiter.quantize_rows", "symbol: aiter.quantize_rows\n    since: v2.0")
-    expected = "aiter.yaml:5: rows: since v2.0 leaves no release; its signature fits v1.0 to v1.2"
+    expected = "aiter.yaml:5: row_codes: since v2.0 leaves no release; its signature fits v1.0 to v1.2"
     assert [expected] == problems(tmp_path / "late", WHOLE, late)
     assert [] == problems(tmp_path / "early", WHOLE, (late[0], late[1].replace("v2.0", "v0.5")))
 
 
 def test_until_before_the_symbol_is_a_problem(tmp_path: Path) -> None:
     early = ("symbol: aiter.quantize_rows", "symbol: aiter.quantize_rows\n    until: v0.9")
-    expected = "aiter.yaml:5: rows: until v0.9 leaves no release; its signature fits v1.0 to v1.2"
+    expected = "aiter.yaml:5: row_codes: until v0.9 leaves no release; its signature fits v1.0 to v1.2"
     assert [expected] == problems(tmp_path, WHOLE, early)
 
 
 def test_an_older_form_that_no_release_needs_is_a_problem(tmp_path: Path) -> None:
     found = problems(tmp_path, WHOLE, ("    needs: {arch", "    older: [{without: [output_dtype]}]\n    needs: {arch"))
-    assert ["aiter.yaml:18: product: the older form 1 is needed by no release: a newer one fits wherever it does"] == found
+    assert [
+        "aiter.yaml:17: product: the older form 1 is needed by no release: a newer one fits wherever it does"
+    ] == found
 
 
 def test_an_architecture_that_is_left_without_a_release_is_a_problem(tmp_path: Path) -> None:
     needs = "needs: {arch: [gfx942, gfx950], where: [{arch: [gfx950], since: v3.0}]}"
     found = problems(tmp_path, WHOLE, ("needs: {arch: [gfx942, gfx950]}", needs))
-    assert ["rows.yaml:13: aiter_rows: since v3.0 on gfx950 leaves no release; it works with v1.0 to v1.2"] == found
+    assert [
+        "int8_rows.yaml:13: aiter_rows: since v3.0 on gfx950 leaves no release; it works with v1.0 to v1.2"
+    ] == found
+
+
+def test_a_condition_on_releases_before_the_first_is_a_problem(tmp_path: Path) -> None:
+    needs = "needs: {arch: [gfx942, gfx950], where: [{arch: [gfx950], before: BEFORE, multiple_of: {k: 256}}]}"
+    old, late, early = (
+        "needs: {arch: [gfx942, gfx950]}",
+        needs.replace("BEFORE", "v1.1"),
+        needs.replace("BEFORE", "v1.0"),
+    )
+    assert [] == problems(tmp_path / "late", WHOLE, (old, late))
+    expected = "int8_rows.yaml:13: aiter_rows: before v1.0 on gfx950 holds for no release"
+    assert [expected] == problems(tmp_path / "early", WHOLE, (old, early))
 
 
 def test_kernels_that_no_release_has_together_are_a_problem(tmp_path: Path) -> None:
@@ -287,7 +303,7 @@ def test_kernels_that_no_release_has_together_are_a_problem(tmp_path: Path) -> N
         v1_2={"aiter.product": PRODUCT},
     )
     expected = (
-        "rows.yaml:13: aiter_rows: no release of aiter has all of its kernels: rows works with v1.0; "
+        "int8_rows.yaml:13: aiter_rows: no release of aiter has all of its kernels: row_codes works with v1.0; "
         "product works with v1.1 to v1.2"
     )
     assert [expected] == problems(tmp_path, known)
@@ -296,7 +312,7 @@ def test_kernels_that_no_release_has_together_are_a_problem(tmp_path: Path) -> N
 def test_a_rule_that_no_release_follows_is_a_problem(tmp_path: Path) -> None:
     rules = "rules:\n      - {since: v1.9, scale: ceil, max: 127, round: rne, apply: divide, floor: 0.0}"
     found = problems(tmp_path, WHOLE, ("    rules:", f"    {rules}"))
-    assert ["aiter.yaml:5: rows: no release with it follows the rule ceil since v1.9"] == found
+    assert ["aiter.yaml:5: row_codes: no release with it follows the rule ceil since v1.9"] == found
 
 
 def test_a_default_that_is_relied_on_and_changed_is_a_note(tmp_path: Path) -> None:
@@ -311,7 +327,7 @@ def test_a_default_that_is_relied_on_and_changed_is_a_note(tmp_path: Path) -> No
 def test_a_backend_that_ended_is_a_note(tmp_path: Path) -> None:
     known = history(v1_0={"aiter.quantize_rows": ROWS, "aiter.product": PRODUCT}, v1_1={"aiter.quantize_rows": ROWS})
     catalogue = compiled(tmp_path, known, ("[aiter.basic.product, aiter.product]", "aiter.product"))
-    assert ("rows aiter_rows does not work with the newest release, v1.1",) == notes_of(against(catalogue, known))
+    assert ("int8_rows aiter_rows does not work with the newest release, v1.1",) == notes_of(against(catalogue, known))
 
 
 def test_a_keyword_of_qschemes_own_kernels_is_checked_too(tmp_path: Path) -> None:
@@ -346,8 +362,8 @@ def test_a_gap_is_named_and_its_reason_stands_at_the_kernel(tmp_path: Path) -> N
     catalogue = compiled(tmp_path, known, ("[aiter.basic.product, aiter.product]", "aiter.product"))
     lines = list(matrix_lines(against(catalogue, known)))
     assert lines[0] == "aiter: 3 releases, v1.0 to v1.2"
-    assert lines[2].split(maxsplit=2) == ["rows", "aiter_rows", "v1.0 and v1.2 (not v1.1)"]
-    assert lines[4].startswith("aiter.product, ") and lines[4].endswith("kernels/aiter.yaml:18:3")
+    assert lines[2].split(maxsplit=2) == ["int8_rows", "aiter_rows", "v1.0 and v1.2 (not v1.1)"]
+    assert lines[4].startswith("aiter.product, ") and lines[4].endswith("kernels/aiter.yaml:17:3")
     assert lines[5] == "  v1.1: needs aiter.product (v1.2 and later), found aiter 1.1, which has no product"
 
 
@@ -543,6 +559,12 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+def test_a_checkout_has_the_version_of_the_last_release_under_it(checkout: Path, shipped: ir.Catalogue) -> None:
+    source = next(source for source in shipped.libraries if source.name == "aiter")
+    found = folder_edition(checkout, source, AITER)
+    assert ("v0.1.2", f"aiter 0.1.2 at {checkout}") == (found.version, found.name), "a candidate is no release"
+
+
 def test_scan_aiter_writes_every_release_tag_the_same_way_each_time(checkout: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     for out in (first, second):
@@ -586,11 +608,16 @@ def test_a_package_folder_is_compared_with_the_newest_release(checkout: Path) ->
 
 def test_a_package_folder_as_json_is_its_api(checkout: Path) -> None:
     _, text = run("scan-aiter", str(checkout / "aiter"), "--schemes", str(SCHEMES), "--json")
-    assert {"aiter.per_token_quant_hip": ["x", "y"], "aiter.ops.quant.per_token_quant_hip": ["x", "y"]} == json.loads(text)
+    assert {"aiter.per_token_quant_hip": ["x", "y"], "aiter.ops.quant.per_token_quant_hip": ["x", "y"]} == json.loads(
+        text
+    )
 
 
 def test_changes_are_sorted_by_name() -> None:
-    before, after = {"a.gone": ("x",), "a.same": ("x",), "a.told": ("x",)}, {"a.same": ("x",), "a.told": ("y",), "a.b": ("=",)}
+    before, after = (
+        {"a.gone": ("x",), "a.same": ("x",), "a.told": ("x",)},
+        {"a.same": ("x",), "a.told": ("y",), "a.b": ("=",)},
+    )
     assert ("+ a.b = ...", "- a.gone(x)", "~ a.told(x) is now (y)") == api_changes(before, after)
 
 

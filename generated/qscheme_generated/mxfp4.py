@@ -175,6 +175,8 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("layer", "K a multiple of 32", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.arch == "gfx950" and facts.older("aiter", "v0.1.12") and layer.k % 256 != 0:
+        reasons.append(Reason("layer", "K a multiple of 256 on gfx950 with aiter before v0.1.12", f"K = {layer.k}"))
     if not facts.on("aiter"):
         reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
     if not facts.on("aiter_linear"):

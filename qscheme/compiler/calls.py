@@ -66,6 +66,9 @@ def resolve_calls(
         found("needs either `quantize` and `gemm`, or `calls`", path)
     elif not backend.calls and (backend.quantize is None or backend.gemm is None):
         found(f"needs the key {'quantize' if backend.quantize is None else 'gemm'!r} too", path)
+    for where, message in problems:
+        report(file.place(*where), message)
+        return ()
     written = list(_written(backend, path))
     ranges = _ranges(written, path, problems)
     whole = True

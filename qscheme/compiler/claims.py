@@ -60,7 +60,7 @@ def problems_of(matrix: Matrix) -> tuple[Problem, ...]:
         found += [Problem(kernel.kernel.place, message) for message in messages]
     for backend in matrix.backends:
         found += [Problem(backend.backend.place, message) for message in _backend_problems(backend, matrix)]
-    return tuple(sorted(set(found)))
+    return tuple(sorted({*found, *_before_problems(matrix)}))
 
 
 def notes_of(matrix: Matrix) -> tuple[str, ...]:
@@ -188,9 +188,22 @@ def _backend_problems(fit: BackendFit, matrix: Matrix) -> Iterator[str]:
             left = [ok and not _older(e.version, where.since) for ok, e in zip(works, matrix.editions, strict=True)]
             if not any(left):
                 on = ", ".join(where.arch or where.vendor)
-                yield f"{name}: since {where.since} on {on} leaves no release; it works with " + ranges(
-                    matrix.names, works
-                )
+                found = ranges(matrix.names, works)
+                yield f"{name}: since {where.since} on {on} leaves no release; it works with {found}"
+
+
+def _before_problems(matrix: Matrix) -> Iterator[Problem]:
+    """Conditions on releases before one, where every backend that has them works with later releases alone."""
+    rows: dict[ir.WhereNeed, list[BackendFit]] = {}
+    for fit in matrix.backends:
+        for where in fit.backend.needs.where:
+            if where.library == matrix.library and where.before is not None:
+                rows.setdefault(where, []).append(fit)
+    for where, having in rows.items():
+        cells = [cell for fit in having for cell in zip(fit.cells, matrix.editions, strict=True)]
+        if not any(cell != "does not" and _older(edition.version, where.before) for cell, edition in cells):
+            message = f"before {where.before} on {', '.join(where.arch or where.vendor)} holds for no release"
+            yield Problem(having[0].backend.place, f"{having[0].backend.name}: {message}")
 
 
 def _kernel_notes(fit: KernelFit, matrix: Matrix, words: dict[str, frozenset[str]]) -> Iterator[str]:

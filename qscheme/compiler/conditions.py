@@ -89,6 +89,9 @@ def _where(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
                 f"facts.version({where.library!r})",
                 f"{where.library} {where.since} or later on {words}",
             )
+        if where.before is not None:
+            test = f"{test} and facts.older({where.library!r}, {where.before!r})"
+            words = f"{words} with {where.library} before {where.before}"
         yield from _multiples(f"{test} and ", where.n, where.k, f" on {words}")
 
 

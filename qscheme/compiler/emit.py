@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import jinja2
 
 from qscheme.compiler.imports import imports_of
-from qscheme.compiler.kernel_model import KernelFile
-from qscheme.compiler.kernel_text import constant_name, kernel_text, protocol_name, source
-from qscheme.compiler.model import DeviceFile, SchemeFile, SwitchFile
+from qscheme.compiler.kernel_text import kernel_text, source
 from qscheme.compiler.output import MARK
+from qscheme.compiler.parameters import constant_name, protocol_name
+from qscheme.compiler.schemas import SCHEMAS, schema_text
 from qscheme.compiler.scheme_text import backend_text
 from qscheme.compiler.support import support_text
 from qscheme.types import INTERFACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from pydantic import BaseModel
 
     from qscheme.compiler import ir
 
@@ -46,10 +43,6 @@ KNOWN = {
     ),
 }  # fmt: skip
 """What generated code may import, by module."""
-
-SCHEMAS: Mapping[str, type[BaseModel]] = {
-    "scheme": SchemeFile, "kernels": KernelFile, "devices": DeviceFile, "switches": SwitchFile,
-}  # fmt: skip
 
 
 def emit(catalogue: ir.Catalogue, package: str = "qscheme_generated") -> dict[str, str]:
@@ -73,9 +66,7 @@ def emit(catalogue: ir.Catalogue, package: str = "qscheme_generated") -> dict[st
     files = {f"{package}/{name}.py": text for name, text in formatted.items()}
     files[f"{package}/py.typed"] = f"# {MARK}\n"
     files["support.md"] = support_text(catalogue)
-    for name, model in SCHEMAS.items():
-        schema = {"$comment": f"{MARK} from the models of the compiler.", **_without_null(model.model_json_schema())}
-        files[f"{name}.schema.json"] = json.dumps(schema, indent=2) + "\n"
+    files |= {f"{name}.schema.json": schema_text(name) for name in SCHEMAS}
     return dict(sorted(files.items()))
 
 
@@ -117,25 +108,6 @@ def _with_imports(
     """A module with the imports that its text uses."""
     text = _render(template, imports="", **fields)
     return _render(template, imports=imports_of(text, {**KNOWN, **(siblings or {})}), **fields)
-
-
-def _without_null(schema: dict[str, object]) -> dict[str, object]:
-    """A JSON schema as the language has it: a key is absent, or has a value; nothing is null."""
-
-    def cleaned(node: object) -> object:
-        if isinstance(node, list):
-            return [cleaned(item) for item in cast("list[object]", node)]
-        if not isinstance(node, dict):
-            return node
-        kept = {key: cleaned(item) for key, item in cast("dict[str, object]", node).items()}
-        if "default" in kept and kept["default"] in (None, []):
-            del kept["default"]
-        choices = [choice for choice in cast("list[object]", kept.pop("anyOf", [])) if choice != {"type": "null"}]
-        if len(choices) > 1:
-            kept["anyOf"] = choices
-        return {**cast("dict[str, object]", choices[0]), **kept} if len(choices) == 1 else kept
-
-    return cast("dict[str, object]", cleaned(schema))
 
 
 def _by_library(catalogue: ir.Catalogue) -> dict[str, list[ir.Kernel]]:

@@ -45,7 +45,10 @@ class TunedNeed:
 
 @dataclass(frozen=True, slots=True)
 class WhereNeed:
-    """Conditions on some architectures or vendors only; since belongs to `library`."""
+    """Conditions on some architectures or vendors only; since belongs to `library`.
+
+    before: the release of `library` from which on n and k do not matter, None if they always do.
+    """
 
     arch: tuple[str, ...]
     vendor: tuple[str, ...]
@@ -53,6 +56,7 @@ class WhereNeed:
     since: str | None = None
     n: int | None = None
     k: int | None = None
+    before: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class OperandModel(Closed):
     granularity: tuple[Granularity, ...] = Field(
         default=(), min_length=1, description="of a scale: the tiles that the kernel is right for; absent for any"
     )
-    dtype: Storage | Literal["any"] | None = Field(default=None, description="how its bytes are viewed")
+    dtype: Literal["bytes", "fp4x2", "e8m0", "any"] | None = Field(default=None, description="how its bytes are viewed")
     fold_rows: Multiple | None = Field(default=None, description="this many rows are passed as one")
 
 

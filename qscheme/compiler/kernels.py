@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from qscheme.compiler import ir
 from qscheme.compiler.kernel_model import GemmModel, OlderGemm
-from qscheme.compiler.kernel_text import DTYPE_CONSTANT, class_name
+from qscheme.compiler.parameters import DTYPE_CONSTANT, class_name
 from qscheme.types import Rule
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Re
     """The kernel as the catalogue has it; every problem is reported."""
     path = ("kernels", name)
     for inner, message in _problems(name, kernel, file):
-        report(file.place(*path, *inner), message)
+        report(file.place(*path, *inner) if inner else file.key_place(*path), message)
     gemm = kernel if isinstance(kernel, GemmModel) else None
     quantizer = kernel if not isinstance(kernel, GemmModel) else None
     scale = quantizer.scale if quantizer else None

@@ -85,12 +85,13 @@ def _message(error: ErrorDetails, document: Document, model: type[BaseModel]) ->
         case "string_pattern_mismatch":
             return f"{subject}needs {WRITTEN[str(context['pattern'])]}, found {found}"
         case "string_too_short" | "too_short":
-            return f"{subject}needs at least {context['min_length']}, found {'none' if not error['input'] else found}"
+            return f"{subject}needs at least one {'character' if error['type'] == 'string_too_short' else 'entry'}"
         case "string_too_long":
             return f"{subject}needs at most {context['max_length']} characters, found {len(str(error['input']))}"
         case "greater_than" | "greater_than_equal" | "less_than_equal":
             words = {"greater_than": "more than", "greater_than_equal": "at least", "less_than_equal": "at most"}
-            return f"{subject}needs {words[error['type']]} {next(iter(context.values()))}, found {found}"
+            limit = cast("float", next(iter(context.values())))
+            return f"{subject}needs {words[error['type']]} {limit:g}, found {found.removeprefix('the number ')}"
         case "form":
             return f"{subject}{error['msg']}, found {found}"
         case kind if kind in KINDS:
@@ -105,10 +106,8 @@ def _subject(path: KeyPath) -> str:
 
 def _literal(value: object, expected: str, found: str) -> str:
     words = _quoted(expected)
-    if isinstance(value, str) and words != ["True"]:
+    if isinstance(value, str):
         return unknown(value, words, "word")
-    if words == ["True"]:
-        return f"needs true, found {found}; leave the key out instead"
     return f"needs one of {', '.join(sorted(words))}; found {found}"
 
 

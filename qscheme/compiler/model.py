@@ -12,6 +12,7 @@ from qscheme.compiler.words import (
     Filled,
     Format,
     Granularity,
+    Holds,
     Keyword,
     Multiple,
     Release,
@@ -54,6 +55,9 @@ class Where(Closed):
     since: Release | None = Field(
         default=None, description="the first release of the kernel's library that works there"
     )
+    before: Release | None = Field(
+        default=None, description="the first release of the kernel's library that does not need `multiple_of` there"
+    )
     multiple_of: MultipleOf | None = None
 
 
@@ -62,8 +66,8 @@ class Needs(Filled):
 
     arch: tuple[Word, ...] = Field(default=(), min_length=1, description="architectures of devices.yaml")
     vendor: tuple[Vendor, ...] = Field(default=(), min_length=1, description="who made the device")
-    mx: Literal[True] | None = Field(default=None, description="the device has MX matrix units")
-    int8: Literal[True] | None = Field(default=None, description="the device has INT8 matrix units")
+    mx: Holds | None = Field(default=None, description="the device has MX matrix units")
+    int8: Holds | None = Field(default=None, description="the device has INT8 matrix units")
     multiple_of: MultipleOf | None = Field(default=None, description="what N and K must be multiples of")
     minimum: Minimum | None = Field(default=None, description="the smallest N and K")
     tuned: tuple[TunedRow, ...] = Field(default=(), min_length=1, description="tables that must have the shape")

@@ -28,6 +28,7 @@ def merged_needs(
             row.since,
             row.multiple_of.n if row.multiple_of else None,
             row.multiple_of.k if row.multiple_of else None,
+            row.before,
         )
         for kernel, need in [(None, backend.needs), *kernels]
         for row in need.where
@@ -74,6 +75,8 @@ def misplaced(needs: model.Needs) -> Iterator[tuple[KeyPath, str]]:
             yield ("where", position), "needs either `arch` or `vendor`"
         if row.since is None and row.multiple_of is None:
             yield ("where", position), "says nothing; write `since` or `multiple_of`"
+        elif row.before is not None and row.multiple_of is None:
+            yield ("where", position, "before"), "belongs to `multiple_of`; write it beside"
         for place, name in enumerate(row.arch):
             if needs.arch and name not in needs.arch:
                 yield ("where", position, "arch", place), f"{name} is not among the architectures of `arch` beside it"

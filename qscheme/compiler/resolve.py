@@ -197,8 +197,9 @@ class _Resolver:
         before = len(self.problems)
         self.needs_are_known(backend.needs, file, (*path, "needs"))
         for row, where in enumerate(backend.needs.where):
-            if where.since is not None:
-                self.report(file.place(*path, "needs", "where", row, "since"), "belongs to the needs of a kernel")
+            for key, release in (("since", where.since), ("before", where.before)):
+                if release is not None:
+                    self.report(file.place(*path, "needs", "where", row, key), "belongs to the needs of a kernel")
         known = {name: None if name in self.broken else kernel for name, (kernel, _) in self.kernels.items()}
         calls = resolve_calls(backend, activation, weight, known, self.folder.unread, file, path, self.report)
         if not calls or len(self.problems) > before:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qscheme.compiler.ir import Imported
-from qscheme.compiler.kernel_text import STORAGE, constant_name, protocol_name, source
+from qscheme.compiler.kernel_functions import STORAGE
+from qscheme.compiler.kernel_text import source
+from qscheme.compiler.parameters import constant_name, protocol_name
 from qscheme.types import Call
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from qscheme.compiler.kernel_text import forms_of
 from qscheme.errors import QschemeError, UnknownFact, suggestion
-from qscheme.releases import parsed
-from qscheme.scanning import Package, package_folder
+from qscheme.releases import parsed, release_tags
+from qscheme.scanning import Package, all_tags, is_git, package_folder
 from qscheme.signatures import chosen_form, is_library
 from qscheme.types import Library, Reason
 
@@ -90,13 +90,16 @@ def releases(history: History, name: str | None = None) -> tuple[Edition, ...]:
 def folder_edition(path: Path, source: LibrarySource, history: History) -> Edition:
     """The package in a checkout or in a site-packages folder, or the package folder itself.
 
-    Raises QschemeError if there is none, or another one of that name.
+    Its version is that of the distribution beside it, else the newest release that the checkout descends from.
+    Raises QschemeError if there is no package, or another one of that name.
     """
     folder = package_folder(path, source.name)
     if not is_library(folder, history.symbols, source.name):
         raise QschemeError(f"{folder}: another package called {source.name}; none of the known symbols is in it")
     version = _version(source, [str(folder.parent)])
-    name = f"{source.name} {version} at {path}" if version else f"{source.name} at {path}"
+    if version is None and is_git(folder.parent):
+        version = next(reversed(release_tags(all_tags(folder.parent, merged=True))), None)
+    name = f"{source.name} {(version or 'of unknown version').removeprefix('v')} at {path}"
     return Edition(name, version, Package(folder, history.plan, source.name))
 
 

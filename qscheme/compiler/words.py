@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -29,7 +30,7 @@ WRITTEN = {
     DOTTED: "a dotted name, such as aiter.gemm_a4w4",
     IDENTIFIER: "a Python name",
     RELEASE: "a release as its library tags it, such as v0.1.16",
-    PRINTABLE: "ASCII text",
+    PRINTABLE: "one line of ASCII text",
     FILE: "the name of a .json file",
 }
 """What each pattern asks for, in words."""
@@ -37,9 +38,17 @@ WRITTEN = {
 
 def _not_a_word_of_python(name: str) -> str:
     for part in name.split("."):
-        if keyword.iskeyword(part) or part.startswith("__"):
-            raise PydanticCustomError("word_of_python", "{part} is a word of Python; a name is needed", {"part": part})
+        if keyword.iskeyword(part):
+            raise PydanticCustomError("word_of_python", "{part} is a word of Python; choose a name", {"part": part})
+        if part.startswith("__"):
+            raise PydanticCustomError("own_name", "{part} starts with __, as Python's own names do", {"part": part})
     return name
+
+
+def _must_hold(value: bool) -> bool:
+    if not value:
+        raise PydanticCustomError("must_hold", "needs true, found false; leave the key out instead")
+    return value
 
 
 def _form(value: object) -> str | None:
@@ -89,6 +98,7 @@ QuantizerRole: TypeAlias = Literal["x", "codes_dtype", "fp8_dtype", "input_scale
 GemmRole: TypeAlias = Literal[
     "x", "weight", "x_scale", "weight_scale", "bias", "output_dtype", "activation", "weight_operand"
 ]
+Holds: TypeAlias = Annotated[bool, AfterValidator(_must_hold), WithJsonSchema({"type": "boolean", "const": True})]
 Multiple: TypeAlias = Annotated[int, Field(ge=2, le=65536)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=65536)]
 Rows: TypeAlias = Annotated[int, Field(ge=0, le=1 << 30)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor],
         assert layer.input_scale is not None
         return layers.int8_under(layer.input_scale)
     if scheme == "fp8_block128":
-        return layers.fp8_groups(DEVICE.fp8)
+        return layers.fp8_groups(DEVICE.fp8, divide=backend == "aiter_triton_rdna4")
     return {
         ("int8_ptpc", "aiter_ck"): layers.int8_truncated,
         ("int8_ptpc", "aiter_triton"): layers.int8_nearest,
@@ -78,38 +79,45 @@ def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor],
     }[scheme, backend]
 
 
-def outcome(case: Case, tables: str | None = None) -> dict[str, Any]:
-    """Bind and call a case: for each number of rows the largest error of a row, and the kernels that ran, in order."""
+def outcome(
+    case: Case, tables: str | None = None, name: str | None = None, facts: types.Facts | None = None
+) -> dict[str, Any]:
+    """Bind and call a case: for each number of rows the largest error of a row, the kernels in order, and y's digest.
+
+    tables, name: the generated package and the scheme in it, the shipped ones if None. facts: `machine` if None.
+    """
     torch.manual_seed(case.n * case.k)
     new = partial(layers.random_layer, case.scheme, case.n, case.k, case.bias, case.dtype, case.scales)
     layer = new()
+    layer.scheme = name or case.scheme
     layer.rotation = 32 if case.how == "rotated" else None
     layer.prequantized = case.how == "codes"
-    facts = machine(case.tuned, case.how == "invariant")
-    bound = qscheme.dispatch(layer, facts=facts, tables=tables, backend=case.backend)
+    known = facts or machine(case.tuned, case.how == "invariant")
+    bound = qscheme.dispatch(layer, facts=known, tables=tables, backend=case.backend)
     if case.how == "refreshed":
         layer = new()
+        layer.scheme = name or case.scheme
         bound.refresh(layer)
-    found: dict[str, Any] = {"errors": [], "kernels": []}
+    found: dict[str, Any] = {"errors": [], "kernels": [], "digests": []}
     for rows in case.rows:
         start = len(CALLS)
-        found["errors"].append(_error(case, bound, layer, rows))
+        y, expected = _called(case, bound, layer, rows)
+        assert y.dtype == layer.out_dtype
+        found["errors"].append(layers.largest_row_error(y, expected))
         found["kernels"].append(CALLS[start:])
+        found["digests"].append(hashlib.sha256(y.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest())
     return found
 
 
-def _error(case: Case, bound: Bound, layer: Layer, rows: int) -> float:
+def _called(case: Case, bound: Bound, layer: Layer, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     x = layers.random_input(case.scheme, rows, case.k, case.dtype)
     codes, scale = rule_of(case.scheme, case.backend, layer)(layers.rotated(x) if case.how == "rotated" else x)
     expected = layers.product(layer, codes, scale)
     if case.how == "codes":
-        y = bound(codes, x_scale=scale)
-    elif case.how == "strided":
-        y = bound(torch.cat((x, x), dim=1)[:, : case.k].view(1, rows, case.k)).view(rows, -1)
-    else:
-        y = bound(x)
-    assert y.dtype == layer.out_dtype
-    return layers.largest_row_error(y, expected)
+        return bound(codes, x_scale=scale), expected
+    if case.how == "strided":
+        return bound(torch.cat((x, x), dim=1)[:, : case.k].view(1, rows, case.k)).view(rows, -1), expected
+    return bound(x), expected
 
 
 def outcomes(cases: list[dict[str, Any]], tables: str | None = None) -> list[dict[str, Any]]:

@@ -21,8 +21,9 @@ TILES = {"int8_ptpc": (1, None), "int8_tensor_static": (None, None), "fp8_block1
 
 @dataclass
 class Layer:
-    """What a checkpoint stores, with the attributes that qscheme reads."""
+    """What a checkpoint stores, with the attributes that qscheme reads; kind is the scheme whatever it is called."""
 
+    kind: str
     scheme: str
     weight: torch.Tensor
     weight_scale: torch.Tensor
@@ -35,8 +36,8 @@ class Layer:
 
     def values(self) -> torch.Tensor:
         """The weight [N, K] in float64."""
-        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.scheme == "mxfp4" else 1)
-        rows, columns = TILES[self.scheme]
+        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.kind == "mxfp4" else 1)
+        rows, columns = TILES[self.kind]
         scale = self.weight_scale.reshape(-1, self.weight_scale.shape[-1]) if columns else self.weight_scale.view(-1, 1)
         return dequantized(self.weight, scale, rows or n, columns or k)
 
@@ -47,17 +48,17 @@ def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored
     added = (torch.randn(n) * 3).to(dtype) if bias else None
     if scheme == "mxfp4":
         weight, scale = random_fp4(n, k)
-        return Layer(scheme, weight, scale, None, added, dtype)
+        return Layer(scheme, scheme, weight, scale, None, added, dtype)
     if scheme == "fp8_block128":
         weight = _random_fp8_bytes(n, k)
         scale = _spread(-(-n // 128), -(-k // 128)) * 2e-4
         if stored_scales == "e8m0":
             scale = torch.randint(110, 116, scale.shape, dtype=torch.uint8)
-        return Layer(scheme, weight, scale, None, added, dtype)
+        return Layer(scheme, scheme, weight, scale, None, added, dtype)
     weight = torch.randint(-127, 128, (n, k), dtype=torch.int8)
     if scheme == "int8_tensor_static":
-        return Layer(scheme, weight, torch.tensor([7e-4]), torch.tensor([0.02]), added, dtype)
-    return Layer(scheme, weight, _spread(n, 1) * 7e-4, None, added, dtype)
+        return Layer(scheme, scheme, weight, torch.tensor([7e-4]), torch.tensor([0.02]), added, dtype)
+    return Layer(scheme, scheme, weight, _spread(n, 1) * 7e-4, None, added, dtype)
 
 
 def random_input(scheme: str, m: int, k: int, dtype: str) -> torch.Tensor:
@@ -113,13 +114,18 @@ def int8_under(scale: torch.Tensor) -> Callable[[torch.Tensor], Quantized]:
     return lambda x: ((x.float() / scale).round().clamp(-127, 127).to(torch.int8), scale)
 
 
-def fp8_groups(fp8: torch.dtype) -> Callable[[torch.Tensor], Quantized]:
-    """AITER's compiled quantizer: in groups of 128, amax of at least 1e-10 times the reciprocal of the largest code."""
+def fp8_groups(fp8: torch.dtype, divide: bool = False) -> Callable[[torch.Tensor], Quantized]:
+    """AITER's compiled quantizer: in groups of 128, amax of at least 1e-10 times the reciprocal of the largest code.
+
+    The scheme's rule divides instead.
+    """
 
     def quantize(x: torch.Tensor) -> Quantized:
         groups = x.float().view(x.shape[0], -1, 128)
-        scale = groups.abs().amax(2).clamp(min=1e-10) * torch.tensor(1 / LARGEST_FP8[fp8])
-        codes = (groups * (1 / scale).unsqueeze(2)).clamp(-LARGEST_FP8[fp8], LARGEST_FP8[fp8])
+        amax = groups.abs().amax(2).clamp(min=1e-10)
+        scale = amax / LARGEST_FP8[fp8] if divide else amax * torch.tensor(1 / LARGEST_FP8[fp8])
+        scaled = groups / scale.unsqueeze(2) if divide else groups * (1 / scale).unsqueeze(2)
+        codes = scaled.clamp(-LARGEST_FP8[fp8], LARGEST_FP8[fp8])
         return codes.view(x.shape).to(fp8), scale
 
     return quantize
@@ -151,8 +157,8 @@ def fp4_blocks(rounds_up_from: float, ties_away: bool = False) -> Callable[[torc
 
 def product(layer: Layer, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The layer of quantized rows [M, K] in float64 [M, N], bias included."""
-    columns = {"fp8_block128": 128, "mxfp4": 32}.get(layer.scheme)
-    k = codes.shape[1] * (2 if layer.scheme == "mxfp4" else 1)
+    columns = {"fp8_block128": 128, "mxfp4": 32}.get(layer.kind)
+    k = codes.shape[1] * (2 if layer.kind == "mxfp4" else 1)
     scales = scale.view(-1, 1) if scale.dim() == 1 else scale
     x = dequantized(codes, scales.expand(codes.shape[0], scales.shape[1]), 1, columns or k)
     y = x @ layer.values().T

@@ -1,0 +1,146 @@
+"""AITER's functions of any release as arithmetic on the bytes that they are given, by the names of their parameters.
+
+The functions themselves, with the exact parameters of a release, are those of paper_aiter.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import layers
+from .compiled_gemm import unshuffled
+from .compiled_gemm_fp4 import decode_codes, decode_scales, swizzled_places
+from .device import CALLS, DEVICE, check
+from .memory import fill_with_garbage, read, write_at
+
+NAMES = {
+    "x": ("XQ", "A", "x", "x_fp4"),
+    "weight": ("WQ", "B", "w", "w_preshuf"),
+    "x_scale": ("x_scale", "A_scale", "x_scales"),
+    "weight_scale": ("w_scale", "B_scale", "w_scales"),
+}
+"""What releases call each operand."""
+
+
+def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of a quantizer, as it lays them out."""
+    x = given["x"]
+    check(x.is_contiguous(), "dense rows are read")
+    if name == "per_token_quant_hip":
+        check(given["quant_dtype"] == torch.int8, "int8 alone is asked for here")
+        return layers.int8_truncated(x)
+    if name == "per_group_quant_hip":
+        check(given["group_size"] == 128 and given["quant_dtype"] == DEVICE.fp8, "groups of 128 in the device's fp8")
+        codes, scale = layers.fp8_groups(DEVICE.fp8)(x)
+        return codes, scale.t().contiguous().view(scale.shape) if given["transpose_scale"] else scale
+    if name == "dynamic_mxfp4_quant":
+        codes, scale = layers.fp4_blocks(1.75, ties_away=True)(x)
+        return codes, scale.t().contiguous().t()
+    codes, scale = layers.fp4_blocks(1.5)(x)
+    if given["shuffle"]:
+        rows, columns = scale.shape
+        stored = torch.empty(-(-rows // 256) * 256, -(-columns // 8) * 8, dtype=torch.uint8)
+        fill_with_garbage(stored)
+        write_at(stored, swizzled_places(rows, columns, stored.shape[1]), scale, "scales")
+        scale = stored
+    return codes.view(torch.float4_e2m1fn_x2), scale.view(torch.float8_e8m0fnu)
+
+
+def multiply(name: str, given: dict[str, Any]) -> torch.Tensor:
+    """y of a GEMM; the bytes of each operand are read in the layout that the function documents."""
+    split = (given.get("config") or {"NUM_KSPLIT": "looked up"})["NUM_KSPLIT"]
+    CALLS.append((name, f"NUM_KSPLIT={split}" if "config" in given else ""))
+    x, weight, x_scale, weight_scale = (
+        next(given[name] for name in names if name in given) for names in NAMES.values()
+    )
+    if "fp4" in name or name == "gemm_a4w4":
+        product = _fp4(name, given, x, weight, x_scale, weight_scale)
+    elif "blockscale" in name:
+        product = _blockscale(name, given, x, weight, x_scale, weight_scale)
+    else:
+        (m, k), n = x.shape, weight.shape[0]
+        values = _dense(x, m, k) @ _dense(weight, n, k).T
+        rows, columns = read(x_scale, m, torch.float32, "x_scale"), read(weight_scale, n, torch.float32, "w_scale")
+        product = values * rows.view(m, 1).double() * columns.double()
+    bias = given.get("bias")
+    if bias is not None:
+        check(bias.dtype == given["dtype"], "the bias has the dtype of the output")
+        product = product + bias.double()
+    out = given.get("out")
+    if out is None:
+        return product.to(given["dtype"])
+    check(out.shape[0] % 32 == 0 and out.dtype == torch.bfloat16, "the output has whole groups of 32 rows in bf16")
+    out.fill_(torch.nan)
+    out[: product.shape[0]] = product
+    return out
+
+
+def _dense(tensor: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    return read(tensor, rows * columns, tensor.dtype, "operand").view(rows, columns).double()
+
+
+def _blockscale(
+    name: str,
+    given: dict[str, Any],
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    x_scale: torch.Tensor,
+    weight_scale: torch.Tensor,
+) -> torch.Tensor:
+    check(x.dtype == weight.dtype == DEVICE.fp8, "fp8 of the device")
+    check(x_scale.dtype == weight_scale.dtype == torch.float32, "float32 scales")
+    (m, k), n = x.shape, weight.shape[0]
+    blocks = k // 128
+    transposed = name.endswith("_bpreshuffle")
+    if name == "gemm_a8w8_blockscale_preshuffle":
+        check(weight.shape[1] == k * 16, "rows of the weight are folded by 16")
+        n, transposed = n * 16, given["is_x_scale_tranposed"]
+    codes = _dense(weight, n, k) if name == "gemm_a8w8_blockscale" else unshuffled(weight, n, k).double()
+    dense = read(x_scale, m * blocks, torch.float32, "x_scale")
+    rows = dense.view(blocks, m).T if transposed else dense.view(m, blocks)
+    tiles = read(weight_scale, -(-n // 128) * blocks, torch.float32, "w_scale").view(-1, blocks).double()
+    wide = tiles.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)
+    return (_dense(x, m, k) * rows.double().repeat_interleave(128, 1)) @ (codes * wide).T
+
+
+def _fp4(
+    name: str,
+    given: dict[str, Any],
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    x_scale: torch.Tensor,
+    weight_scale: torch.Tensor,
+) -> torch.Tensor:
+    packed = torch.float4_e2m1fn_x2 if name == "gemm_a4w4" else torch.uint8
+    stored = torch.float8_e8m0fnu if name == "gemm_a4w4" else torch.uint8
+    check(x.dtype == weight.dtype == packed, f"codes as {packed}")
+    check(x_scale.dtype == weight_scale.dtype == stored, f"scales as {stored}")
+    (m, width), n = x.shape, weight.shape[0]
+    columns = width // 16
+    codes = read(x, m * width, torch.uint8, "x").view(m, width)
+    if name == "gemm_afp4wfp4":
+        return _decoded(codes, x_scale) @ _decoded(weight, weight_scale).T
+    if name == "gemm_a4w4":
+        check(given["bpreshuffle"], "a shuffled weight")
+    else:
+        check(weight.shape[1] == width * 16, "rows of the weight are folded by 16")
+        check(tuple(weight_scale.shape) == (n * 16 // 32, columns * 32), "rows of its scales are folded by 32")
+        n *= 16
+    tiles = read(weight, n * width, torch.uint8, "weight").view(n // 16, width // 16, 16, 16)
+    plain = tiles.permute(0, 2, 1, 3).reshape(n, width)
+    swizzled = name == "gemm_a4w4" or m >= 32
+    if swizzled and name != "gemm_a4w4":
+        check(x_scale.shape[1] == columns * 32, "rows of the scales of x are folded by 32")
+    rows = _swizzled(x_scale, m, columns) if swizzled else read(x_scale, m * columns, torch.uint8, "s").view(m, columns)
+    return _decoded(codes, rows) @ _decoded(plain, _swizzled(weight_scale, n, columns)).T
+
+
+def _swizzled(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    places = swizzled_places(rows, columns, -(-columns // 8) * 8)
+    return read(scale, int(places.max()) + 1, torch.uint8, "scales")[places]
+
+
+def _decoded(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return decode_codes(codes).double() * decode_scales(scale).double().repeat_interleave(32, dim=1)

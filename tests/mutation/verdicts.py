@@ -1,0 +1,122 @@
+"""What becomes of each mutant when it is bound and called: caught, equal byte for byte, or survived."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import paper_aiter
+import pytest
+from emulation import on_paper
+from emulation.bindings import Case, machine, outcome
+from emulation.device import DEVICE
+
+from qscheme import Facts
+from qscheme.tables import load
+
+from .compilation import Mutated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from qscheme import types
+
+LARGEST_ERROR = 0.005
+
+SHAPES = {
+    ("int8_ptpc", "aiter_ck"): (96, 272, (33,)),
+    ("int8_ptpc", "aiter_triton"): (48, 96, (17,)),
+    ("int8_tensor_static", "aiter_ck"): (96, 272, (33,)),
+    ("int8_tensor_static", "aiter_triton"): (48, 96, (17,)),
+    ("mxfp4", "aiter_asm"): (128, 512, (5, 40, 65)),
+    ("mxfp4", "aiter_triton"): (48, 256, (5,)),
+}
+HOW = ("codes", "x", "invariant")
+
+
+def cases(scheme: str, backend: str) -> list[Case]:
+    """Small layers that show every operand of a backend."""
+    n, k, rows = SHAPES.get((scheme, backend), (208, 384, (5,)))
+    return [Case(scheme, backend, n, k, rows, bias=True, how=how) for how in HOW]
+
+
+def emulated(entries: list[dict[str, Any]], folder: str, package: str) -> dict[int, dict[str, str]]:
+    """Verdicts of mutants in a child process with the installed AITER, for backends that it and the device have."""
+    sys.path.insert(0, folder)
+    return verdicts([Mutated(**entry) for entry in entries], package, lambda invariant: machine(True, invariant))
+
+
+def on_paper_of(arch: str, release: str, entries: list[Mutated], package: str) -> dict[int, dict[str, str]]:
+    """Verdicts of mutants with the functions of a release on paper, in this process."""
+    switches = dict.fromkeys(load().switches, True)
+
+    def facts(invariant: bool) -> types.Facts:
+        return Facts.simulate(arch, switches=switches | {"batch_invariant": invariant}, tuned="all", aiter=release)
+
+    with _paper(arch, release):
+        return verdicts(entries, package, facts)
+
+
+@contextmanager
+def _paper(arch: str, release: str) -> Iterator[None]:
+    before = DEVICE.arch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paper_aiter, "quantize", on_paper.quantize)
+        patch.setattr(paper_aiter, "multiply", on_paper.multiply)
+        paper_aiter.install(patch, release)
+        DEVICE.arch = "gfx942" if arch == "gfx942" else "gfx950"
+        yield
+    DEVICE.arch = before
+
+
+def verdicts(
+    entries: list[Mutated], package: str, facts: Callable[[bool], types.Facts]
+) -> dict[int, dict[str, str]]:
+    """For each mutant {"caught": why} or {"equal" or "survived": what was compared}; nothing where no backend ran."""
+    known = {invariant: facts(invariant) for invariant in (False, True)}
+    shipped: dict[tuple[str, Case], dict[str, Any]] = {}
+    names = {(entry.scheme, entry.backend): entry.name for entry in entries if entry.mutant < 0}
+    found: dict[int, dict[str, str]] = {}
+    for entry in entries:
+        if entry.mutant < 0 or "caught" in found.get(entry.mutant, {}):
+            continue
+        for case in cases(entry.scheme, entry.backend):
+            key = (names[entry.scheme, entry.backend], case)
+            if key not in shipped:
+                shipped[key] = _tried(case, package, key[0], known[case.how == "invariant"])
+            if "error" in shipped[key]:
+                if not shipped[key]["error"].startswith("Unsupported: "):
+                    raise AssertionError(f"{case} as shipped: {shipped[key]['error']}")
+                continue
+            result = _tried(case, package, entry.name, known[case.how == "invariant"])
+            before = found.get(entry.mutant, {})
+            found[entry.mutant] = verdict = _verdict(case, result, shipped[key], before)
+            if "caught" in verdict:
+                break
+    return found
+
+
+def _tried(case: Case, package: str, name: str, facts: types.Facts) -> dict[str, Any]:
+    try:
+        found = outcome(case, package, name, facts)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    split = [detail for each in found["kernels"] for _, detail in each if detail.startswith("NUM_KSPLIT=")]
+    if case.how == "invariant" and any(detail != "NUM_KSPLIT=1" for detail in split):
+        return {"error": f"a split along K in batch-invariant mode, {', '.join(split)}"}
+    return found
+
+
+def _verdict(
+    case: Case, result: dict[str, Any], shipped: dict[str, Any], before: dict[str, str]
+) -> dict[str, str]:
+    if "error" in result:
+        return {"caught": result["error"]}
+    wrong = [(rows, error) for rows, error in zip(case.rows, result["errors"], strict=True) if error > LARGEST_ERROR]
+    if wrong:
+        rows, error = wrong[0]
+        return {"caught": f"an error of {error:.2g} for {rows} rows ({case.how})"}
+    compared = f"{case.backend} ({case.how})"
+    same = result["digests"] == shipped["digests"] and "survived" not in before
+    return {"equal" if same else "survived": ", ".join((*before.values(), compared))}

@@ -1,0 +1,136 @@
+"""Every backend of AITER, bound and called with the exact signatures of releases that cannot be installed here.
+
+The functions of paper_aiter.py take the parameters of a release and no others; emulation/on_paper.py computes from the
+bytes behind each parameter, in the layout that the function documents. An operand at a wrong parameter, or in the
+layout of another one, gives wrong numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import paper_aiter
+import pytest
+from emulation import on_paper
+from emulation.bindings import Case, outcome
+from emulation.device import DEVICE
+from emulation.layers import random_layer
+
+from qscheme import Facts, explain
+from qscheme.tables import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paper_aiter import PaperAiter
+
+ROUNDING = 0.005
+RELEASES = ("v0.1.5", "v0.1.8", "v0.1.12", "v0.1.16", "v0.1.20")
+ARCHES = {
+    "aiter_triton_preshuffle": ("gfx1250",),
+    "aiter_triton_rdna4": ("gfx1201",),
+    "aiter_triton_tuned": ("gfx950",),
+    "aiter_asm": ("gfx950",),
+}
+SHAPES = {
+    "int8_ptpc": (96, 272, (1, 33)),
+    "int8_tensor_static": (96, 272, (1, 33)),
+    "fp8_block128": (208, 384, (1, 33)),
+    "mxfp4": (96, 512, (1, 31, 32, 64, 65)),
+}
+BACKENDS = [
+    (scheme, backend.name, arch)
+    for scheme in load().schemes
+    for backend in load().scheme(scheme).backends
+    if backend.name.startswith("aiter")
+    for arch in ARCHES.get(backend.name, ("gfx942", "gfx950") if scheme == "fp8_block128" else ("gfx950",))
+]
+FIRST = {
+    "aiter_triton_preshuffle": "v0.1.16",
+    "aiter_triton_rdna4": "v0.1.16",
+    "aiter_ck_preshuffle": "v0.1.8",
+    ("mxfp4", "aiter_asm"): "v0.1.8",
+}
+"""The first of these releases that a backend, by its name or its scheme and name, works with; v0.1.5 if not here."""
+
+
+@pytest.fixture(autouse=True)
+def pretended_device() -> Iterator[None]:
+    before = DEVICE.arch
+    yield
+    DEVICE.arch = before
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, release: str) -> PaperAiter:
+    monkeypatch.setattr(paper_aiter, "quantize", on_paper.quantize)
+    monkeypatch.setattr(paper_aiter, "multiply", on_paper.multiply)
+    return paper_aiter.install(monkeypatch, release)
+
+
+def machine(arch: str, release: str, batch_invariant: bool = False) -> Facts:
+    DEVICE.arch = "gfx942" if arch == "gfx942" else "gfx950"
+    switches = {name: True for name in load().switches} | {"batch_invariant": batch_invariant}
+    return Facts.simulate(arch, switches=switches, tuned="all", aiter=release)
+
+
+def case(scheme: str, backend: str, how: str) -> Case:
+    n, k, rows = SHAPES[scheme]
+    return Case(scheme, backend, n, k, rows, bias=True, how=how)
+
+
+def works(scheme: str, backend: str, release: str) -> bool:
+    first = FIRST.get((scheme, backend)) or FIRST.get(backend, RELEASES[0])
+    return RELEASES.index(first) <= RELEASES.index(release)
+
+
+WORKING = [(*backend, release) for backend in BACKENDS for release in RELEASES if works(*backend[:2], release)]
+TOO_OLD = [(*backend, release) for backend in BACKENDS for release in RELEASES if not works(*backend[:2], release)]
+
+
+@pytest.mark.parametrize(("scheme", "backend", "arch", "release"), WORKING)
+def test_every_operand_stands_at_its_parameter(
+    installed: PaperAiter, scheme: str, backend: str, arch: str, release: str
+) -> None:
+    facts = machine(arch, release)
+    for wanted in (case(scheme, backend, "x"), case(scheme, backend, "codes")):
+        errors = outcome(wanted, facts=facts)["errors"]
+        assert {} == {rows: error for rows, error in zip(wanted.rows, errors, strict=True) if not error <= ROUNDING}
+
+
+@pytest.mark.parametrize(("scheme", "backend", "arch", "release"), TOO_OLD)
+def test_a_release_without_the_kernel_is_refused_by_name(scheme: str, backend: str, arch: str, release: str) -> None:
+    n, k, _ = SHAPES[scheme]
+    decision = explain(random_layer(scheme, n, k, False, "bf16"), facts=machine(arch, release), backend=backend)
+    assert decision.chosen is None
+    [refusal] = [refusal for refusal in decision.refused if refusal.backend == backend]
+    assert {"symbol", "library"} >= {reason.kind for reason in refusal.reasons}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("scheme", "backend", "gemm"),
+    [("fp8_block128", "aiter_triton", "gemm_a8w8_blockscale"), ("mxfp4", "aiter_triton", "gemm_afp4wfp4")],
+)
+def test_batch_invariant_mode_passes_a_changed_copy_of_the_tuned_tile(
+    installed: PaperAiter, scheme: str, backend: str, gemm: str, release: str
+) -> None:
+    wanted = case(scheme, backend, "invariant")
+    found = outcome(wanted, facts=machine("gfx950", release, batch_invariant=True))
+    assert {True} == {error <= ROUNDING for error in found["errors"]}
+    looked_up = [given for name, given in installed.calls if name == "_get_config"]
+    columns = wanted.k // 2 if scheme == "mxfp4" else wanted.k
+    assert [(m, wanted.n, columns) for m in wanted.rows] == [
+        (given["M"], given["N"], given["K"]) for given in looked_up
+    ]
+    configurations = [given["config"] for name, given in installed.calls if name == gemm]
+    assert [{**paper_aiter.TILE, "NUM_KSPLIT": 1}] * len(wanted.rows) == configurations
+
+
+@pytest.mark.parametrize(("release", "allocated"), [("v0.1.8", True), ("v0.1.12", False), ("v0.1.20", False)])
+def test_gemm_a4w4_gets_an_output_in_the_releases_that_want_one(
+    installed: PaperAiter, release: str, allocated: bool
+) -> None:
+    outcome(case("mxfp4", "aiter_asm", "x"), facts=machine("gfx950", release))
+    [given] = [given for name, given in installed.calls if name == "gemm_a4w4"]
+    assert allocated == (given.get("out") is not None)
