@@ -19,6 +19,7 @@ import atexit
 import dataclasses
 import functools
 import importlib
+import logging
 import os
 import shutil
 import sys
@@ -82,7 +83,7 @@ def checked(source: str, schemes: Sequence[str], device: torch.device, quick: bo
             refused.append({"scheme": scheme.name, "backend": backend.name, "reasons": reasons})
             continue
         replaced = [kernel.name for kernel in backend.quantizers if replace_quantizer(kernel, facts)]
-        row = device_check.check(scheme, backend, facts, device, quick, min(largest, 1024))
+        row = device_check.check(scheme, backend, facts, device, quick, min(largest, 1024), most_shapes=2)
         rows.append({**row, "replaced_quantizers": replaced, "largest_rows": largest})
         print(f"  AITER {scheme.name} {backend.name}: {'; '.join(row['failures']) or 'right'}", flush=True)
     return {
@@ -184,7 +185,8 @@ def install(source: str) -> None:
                 [
                     name
                     for name in wheel.namelist()
-                    if (name.startswith("aiter/") or ".dist-info/" in name) and not name.endswith((".so", ".co"))
+                    if ((name.startswith("aiter/") or ".dist-info/" in name) and not name.endswith((".so", ".co")))
+                    or (name.startswith("aiter_meta/csrc/") and name.endswith(".py"))
                 ],
             )
         home = folder / "wheel"
@@ -208,7 +210,8 @@ def install(source: str) -> None:
         "ROCM_HOME": str(folder),
         "AITER_JIT_DIR": str(folder / "jit"),
     }
-    sys.path.insert(0, str(home))
+    sys.path.insert(0, str(home.resolve()))
+    logging.getLogger("aiter").addHandler(logging.NullHandler())
     _import_as_on_amd()
     _launch_on_nvidia()
 

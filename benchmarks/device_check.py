@@ -90,20 +90,41 @@ def main() -> int:
         report["times"] = timed(schemes, facts, device, options.quick)
         print_times(report["times"])
     failures = [f"{row['scheme']} {row['backend']}: {text}" for row in report["backends"] for text in row["failures"]]
+    written(report, options.json)
     if options.aiter_triton:
-        import aiter_on_nvidia
-
-        found = aiter_on_nvidia.checked(options.aiter_triton, schemes, device, options.quick)
-        report["aiter_on_nvidia"] = found
-        print(f"\nAITER {found['aiter']}: its Triton kernels on this GPU, as on {found['arch']}; {found['note']}")
-        print_checks(found["backends"], found["refused"])
-        print("dynamic_mxfp4_quant:", found["dynamic_mxfp4_quant"])
-        failures += [f"AITER {row['backend']}: {text}" for row in found["backends"] for text in row["failures"]]
+        failed = guarded(partial(on_nvidia, options.aiter_triton, schemes, device, options.quick, report))
+        rows = report.get("aiter_on_nvidia", {}).get("backends", [])
+        failures += [f"AITER on NVIDIA: {failed}"] if failed else []
+        failures += [f"AITER {row['scheme']} {row['backend']}: {text}" for row in rows for text in row["failures"]]
     report["failures"] = failures
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    written(report, options.json)
     print("\n" + "\n".join(["FAILED", *failures] if failures else ["everything that ran is right"]))
     return 1 if failures else 0
+
+
+def written(report: Result, file: Path | None) -> None:
+    """Write what was found so far, numbers to five digits."""
+
+    def short(value: object) -> object:
+        if isinstance(value, dict):
+            return {str(key): short(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [short(item) for item in value]
+        return float(f"{value:.5g}") if isinstance(value, float) else value
+
+    if file is not None:
+        file.write_text(json.dumps(short(report), indent=1) + "\n")
+
+
+def on_nvidia(source: str, schemes: Sequence[str], device: torch.device, quick: bool, report: Result) -> None:
+    """Run AITER's Triton kernels from a wheel, and add what was found to the report."""
+    import aiter_on_nvidia
+
+    report["aiter_on_nvidia"] = found = aiter_on_nvidia.checked(source, schemes, device, quick)
+    print(f"\nAITER {found['aiter']}: its Triton kernels on this GPU, as on {found['arch']}; {found['note']}")
+    print_checks(found["backends"], found["refused"])
+    for name, error in found["dynamic_mxfp4_quant"].items():
+        print(f"AITER's own dynamic_mxfp4_quant, {name}: {error:.4f} off x")
 
 
 def described(device: torch.device, facts: Facts) -> Result:
@@ -114,10 +135,12 @@ def described(device: torch.device, facts: Facts) -> Result:
         found = next(iter(metadata.distributions(name=name)), None)
         if found is not None:
             versions[name] = found.version
-    about: Result = {"arch": facts.arch, "compute_units": facts.compute_units, "origins": dict(facts.origins)}
+    origins = {name: text for name, text in facts.origins.items() if not name.startswith("library")}
+    about: Result = {"arch": facts.arch, "compute_units": facts.compute_units, "origins": origins}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         about |= {"name": properties.name, "memory": properties.total_memory, "driver": _driver()}
+        about["compute_units"] = properties.multi_processor_count
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": about,
@@ -164,10 +187,16 @@ def hardware_reasons(backend: Backend, facts: Facts) -> list[str]:
 
 
 def check(
-    scheme: Scheme, backend: Backend, facts: Facts, device: torch.device, quick: bool, largest: int = max(ROWS)
+    scheme: Scheme,
+    backend: Backend,
+    facts: Facts,
+    device: torch.device,
+    quick: bool,
+    largest: int = max(ROWS),
+    most_shapes: int = 3,
 ) -> Result:
-    """One backend on random layers of a few shapes. largest: the largest number of rows that it may be called with."""
-    shapes, unsuited = suitable(backend, facts, 1 if quick else 3)
+    """One backend on random layers of a few shapes. largest: of the numbers of rows that it may be called with."""
+    shapes, unsuited = suitable(backend, facts, 1 if quick else most_shapes)
     found: Result = {"scheme": scheme.name, "backend": backend.name, "shapes": [], "unsuited": unsuited, "failures": []}
     if not shapes:
         found["failures"].append(f"no shape suits it: {unsuited}")
@@ -198,14 +227,14 @@ def guarded(step: Callable[[], None]) -> str | None:
     return None
 
 
-def suitable(backend: Backend, facts: Facts, count: int) -> tuple[list[tuple[int, int]], dict[str, str]]:
+def suitable(backend: Backend, facts: Facts, count: int) -> tuple[list[tuple[int, int]], dict[str, list[str]]]:
     """Shapes that a backend takes, ragged ones in random order before those of models; why it takes no others."""
     found: list[tuple[int, int]] = []
-    unsuited: dict[str, str] = {}
+    unsuited: dict[str, list[str]] = {}
     for n, k in [*random.sample(RAGGED, len(RAGGED)), *SERVED]:
         reasons = reasons_against(backend, facts, n, k)
         if reasons:
-            unsuited[f"{n}x{k}"] = "; ".join(reason.text for reason in reasons)
+            unsuited.setdefault(reasons[0].text, []).append(f"{n}x{k}")
         elif len(found) < count:
             found.append((n, k))
         if len(found) == count and (n, k) not in RAGGED:
@@ -356,7 +385,7 @@ def timed(schemes: Sequence[str], facts: Facts, device: torch.device, quick: boo
     for name in schemes:
         scheme = load().scheme(name)
         here = [backend for backend in scheme.backends if not hardware_reasons(backend, facts)]
-        for n, k in timed_shapes(here, facts)[: 1 if quick else 2]:
+        for place, (n, k) in enumerate(timed_shapes(here, facts)[: 1 if quick else 2]):
             runs = [backend for backend in here if not reasons_against(backend, facts, n, k)]
             layer = random_layer(scheme, n, k, False, torch.bfloat16)
             size = layer.weight.numel() * layer.weight.element_size()
@@ -377,11 +406,31 @@ def timed(schemes: Sequence[str], facts: Facts, device: torch.device, quick: boo
                     if failed:
                         us[backend_name] = failed
                 found.append({"scheme": name, "n": n, "k": k, "m": m, "us": us, "bf16_us": bf16[n, k, m]})
+            if quick or place:
+                continue
+            for backend in runs:
+                if backend.on_use == "quiet":
+                    rows = [row for row in found if (row["scheme"], row["n"], row["k"]) == (name, n, k)]
+                    guarded(partial(compiled_us, scheme, bounds[backend.name], rows, device))
     return found
 
 
 def _linear(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.linear(x, weight)
+
+
+def compiled_us(scheme: Scheme, calls: Sequence[Bound], rows: Sequence[Result], device: torch.device) -> None:
+    """Add the time under torch.compile, which fuses what it can look into, for more than one row.
+
+    All copies are compiled in one graph, each with an x of its own, so that nothing can be shared between them.
+    """
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda inputs: [call(x) for call, x in zip(calls, inputs, strict=True)], dynamic=True)
+    for row in reversed(rows):
+        if row["m"] > 1:
+            inputs = [random_x(scheme, row["m"], row["k"]).to(device) for _ in calls]
+            us = graph_us([compiled], inputs) / len(calls)
+            row.setdefault("compiled_us", {})[calls[0].backend] = us
 
 
 def timed_shapes(here: Sequence[Backend], facts: Facts) -> list[tuple[int, int]]:
@@ -393,11 +442,11 @@ def timed_shapes(here: Sequence[Backend], facts: Facts) -> list[tuple[int, int]]
     return sorted(SERVED, key=count, reverse=True)
 
 
-def graph_us(calls: Sequence[Callable[[torch.Tensor], torch.Tensor]], x: torch.Tensor) -> float:
+def graph_us(calls: Sequence[Callable[[Any], Any]], x: Any) -> float:
     """The median time of a call in us: a graph of one call for each copy of the weight, replayed."""
     for call in calls[:2]:
         call(x)
-    torch.cuda.synchronize(x.device)
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for call in calls:
@@ -440,8 +489,7 @@ def print_checks(rows: Sequence[Result], refused: Sequence[Result]) -> None:
         where = ", ".join(f"{shape['n']}x{shape['k']}{'+bias' if shape['bias'] else ''}" for shape in row["shapes"])
         calls = f"torch.compile: {compiled.get('graphs', '-')} graphs for M of {sorted(compiled.get('rows', {}))}"
         print(f"    N x K: {where}; {calls}")
-        for reason in sorted(set(row["unsuited"].values()))[:2]:
-            shapes = [shape for shape, text in row["unsuited"].items() if text == reason]
+        for reason, shapes in row["unsuited"].items():
             print(f"    not {', '.join(shapes[:4])}{' ...' if len(shapes) > 4 else ''}: {reason}")
         for text in row["failures"]:
             print(f"    FAILED {text}")
@@ -458,7 +506,11 @@ def print_times(rows: Sequence[Result]) -> None:
             continue
         first, *others = times
         best = min(others, key=lambda name: times[name], default=None)
-        cells = ", ".join(f"{name} {us:.1f}" for name, us in times.items())
+        compiled = row.get("compiled_us", {})
+        cells = ", ".join(
+            f"{name} {us:.1f}" + (f" (compiled {compiled[name]:.1f})" if name in compiled else "")
+            for name, us in times.items()
+        )
         gain = f"{times[best] / times[first]:.2f}x {best}" if best else "no other"
         shape = f"{row['n']},{row['k']}"
         print(

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="qscheme", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    rich_markup_mode="rich" if sys.stderr.isatty() else None,  # boxes are wrapped and cut where there is no terminal
+    # Where there is no terminal, nothing is put in boxes, wrapped or cut.
+    rich_markup_mode="rich" if sys.stderr.isatty() else None,
+    context_settings={} if sys.stderr.isatty() else {"terminal_width": 10_000, "max_content_width": 10_000},
     help="Quantized linear layers as data.",
 )  # fmt: skip
 

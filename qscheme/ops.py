@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -17,20 +18,29 @@ _lock = threading.Lock()
 
 
 def opaque(
-    name: str, schema: str, kernel: Callable[..., object], fake: Callable[..., object], positional: int = 0
+    name: str,
+    schema: str,
+    kernel: Callable[..., object],
+    fake: Callable[..., object],
+    positional: int = 0,
+    fixed: Mapping[str, object] | None = None,
 ) -> Callable[..., object]:
     """A kernel as the custom op `qscheme::name`, which torch.compile and CUDA graphs take as one step.
 
     schema: the op's arguments and results in torch's schema language, without a name; its arguments have the names
     of the fake's. fake: makes results of the right shape, dtype and strides without running the kernel. positional:
-    how many arguments the kernel takes by position; the rest go by keyword. A second function of the same name gets
-    an op of its own, so that two builds of a library can live in one process.
+    how many arguments the kernel takes by position; the rest go by keyword. fixed: keywords that the kernel always
+    gets, of types that a schema does not have; a call may pass them, and they are ignored. A second function of the
+    same name gets an op of its own, so that two builds of a library can live in one process.
     """
     with _lock:
         key = (name, id(kernel))
         if key not in _registered:
             count = sum(1 for known, _ in _registered if known == name)
-            op = _register(f"qscheme::{name}{f'_{count}' if count else ''}", schema, kernel, fake, positional)
+            function = partial(kernel, **fixed) if fixed else kernel
+            op = _register(f"qscheme::{name}{f'_{count}' if count else ''}", schema, function, fake, positional)
+            if fixed:
+                op = _without(tuple(fixed), op)
             # The kernel is kept beside its op, so that its id is never that of another one.
             _registered[key] = (kernel, op)
         return _registered[key][1]
@@ -43,6 +53,15 @@ def changed_config(found: object, **values: int) -> dict[str, object]:
     """
     config = cast("tuple[object, ...]", found)[0] if isinstance(found, tuple) else found
     return {**cast("Mapping[str, object]", config), **values}
+
+
+def _without(names: tuple[str, ...], op: Callable[..., object]) -> Callable[..., object]:
+    """An op that may be given some keywords more than it takes."""
+
+    def call(*arguments: object, **keywords: object) -> object:
+        return op(*arguments, **{name: value for name, value in keywords.items() if name not in names})
+
+    return call
 
 
 def _register(

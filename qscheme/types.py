@@ -284,7 +284,7 @@ class Facts:
             if absence is not None:
                 return [Reason("library", kernel.library, absence)]
         forms = [self.offers.form(kernel) for kernel in kernels]
-        return [form for form in forms if isinstance(form, Reason)]
+        return list(dict.fromkeys(form for form in forms if isinstance(form, Reason)))
 
 
 class Layer(Protocol):

@@ -8,6 +8,7 @@ what counts, so that small rows matter as much as large ones.
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,7 +20,11 @@ ROWS = (1, 3, 17, 31, 32, 33, 64, 65, 200)
 HOW = ("x", "codes", "strided", "refreshed")
 
 INT8 = [
-    *(Case("int8_ptpc", "aiter_ck", 96, 272, ROWS, bias, dtype) for bias in (False, True) for dtype in ("bf16", "fp16")),
+    *(
+        Case("int8_ptpc", "aiter_ck", 96, 272, ROWS, bias, dtype)
+        for bias in (False, True)
+        for dtype in ("bf16", "fp16")
+    ),
     *(Case("int8_ptpc", "aiter_ck", 96, 384, (1, 3, 33, 200), True, how=how) for how in ("rotated", *HOW[1:])),
     Case("int8_ptpc", "aiter_ck", 192, 1024, (33, 64, 65)),
     Case("int8_ptpc", "aiter_ck", 64, 1040, (1, 65)),
@@ -82,14 +87,19 @@ RUN = [("gfx942", case) for case in ON_BOTH] + [
 ]
 
 
+def run(arch: str) -> list[dict[str, Any]]:
+    given = {"cases": [dataclasses.asdict(case) for case in CASES[arch]]}
+    found: list[dict[str, Any]] = in_process(arch, "emulation.bindings:outcomes", arguments=given)
+    return found
+
+
 @pytest.fixture(scope="module")
 def outcomes() -> dict[tuple[str, Case], dict[str, Any]]:
-    found: dict[tuple[str, Case], dict[str, Any]] = {}
-    for arch, cases in CASES.items():
-        given = {"cases": [dataclasses.asdict(case) for case in cases]}
-        results = in_process(arch, "emulation.bindings:outcomes", arguments=given)
-        found |= {(arch, case): result for case, result in zip(cases, results, strict=True)}
-    return found
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        results = dict(zip(CASES, pool.map(run, CASES), strict=True))
+    return {
+        (arch, case): result for arch, cases in CASES.items() for case, result in zip(cases, results[arch], strict=True)
+    }
 
 
 @pytest.mark.parametrize(("arch", "case"), RUN, ids=str)

@@ -70,7 +70,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, release: str) -> PaperAiter:
 
 def machine(arch: str, release: str, batch_invariant: bool = False) -> Facts:
     DEVICE.arch = "gfx942" if arch == "gfx942" else "gfx950"
-    switches = {name: True for name in load().switches} | {"batch_invariant": batch_invariant}
+    switches = dict.fromkeys(load().switches, True) | {"batch_invariant": batch_invariant}
     return Facts.simulate(arch, switches=switches, tuned="all", aiter=release)
 
 

@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,10 +61,14 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     return lambda *release, **changed: paper_aiter.install(monkeypatch, *release, **changed)
 
 
+def bind_layer(layer: SimpleNamespace, case: tuple[str, str, Facts], **options: Any) -> Bound:
+    facts = replace(case[2])  # what was loaded for other facts is not used again
+    return qscheme.dispatch(layer, facts, backend=case[1], **options)
+
+
 def bind(case: tuple[str, str, Facts], **options: Any) -> tuple[Bound, SimpleNamespace]:
-    scheme, backend, facts = case
-    layer = example(scheme, N, K, **options).layer
-    return qscheme.dispatch(layer, facts, backend=backend), layer
+    layer = example(case[0], N, K, **options).layer
+    return bind_layer(layer, case), layer
 
 
 def gemms(paper: PaperAiter) -> list[str]:
@@ -237,7 +242,7 @@ def test_the_bias_is_given_to_the_kernel_or_added_but_not_both(case: tuple[str, 
     plain, layer = bind(case)
     y = plain(x)
     layer.bias = torch.full((N,), 64.0)
-    added = qscheme.dispatch(layer, case[2], backend=case[1])(x) - y
+    added = bind_layer(layer, case)(x) - y
     assert 1.0 >= (added.float() - 64.0).abs().max()  # bf16 has 8 bits
     assert all(given["bias"].dtype == torch.bfloat16 for _, given in paper.calls if given.get("bias") is not None)
 
@@ -380,7 +385,7 @@ def test_new_weights_are_read_from_the_storage_of_the_old_ones(case: tuple[str, 
     kept = {name: getattr(second, name).clone() for name in ("weight", "weight_scale", "bias")}
     before, x = storage(bound), random_x(40, K)
     captured = bound.__call__
-    expected = qscheme.dispatch(second, case[2], backend=case[1])
+    expected = bind_layer(second, case)
     old = captured(x) if runnable(case) else None
     bound.refresh(second)
     assert before == storage(bound)
@@ -399,7 +404,7 @@ def test_a_weight_that_is_changed_in_place_may_be_refreshed(case: tuple[str, str
     layer.weight_scale.copy_(second.weight_scale)
     bound.refresh(layer)
     x = random_x(4, K)
-    assert torch.equal(qscheme.dispatch(second, case[2], backend=case[1])(x), bound(x))
+    assert torch.equal(bind_layer(second, case)(x), bound(x))
 
 
 def test_scales_may_be_stored_in_another_format_when_they_are_refreshed() -> None:
@@ -443,7 +448,7 @@ def test_what_was_bound_in_inference_mode_may_be_called_and_refreshed_outside(ca
     second = example(case[0], N, K, seed=7).layer
     bound.refresh(second)
     x = random_x(4, K)
-    assert torch.equal(qscheme.dispatch(second, case[2], backend=case[1])(x), bound(x))
+    assert torch.equal(bind_layer(second, case)(x), bound(x))
 
 
 @every_backend_here
@@ -452,7 +457,7 @@ def test_parameters_leave_no_history_of_gradients(case: tuple[str, str, Facts]) 
     for name in ("weight", "weight_scale", "bias"):
         value = getattr(layer, name)
         setattr(layer, name, torch.nn.Parameter(value, requires_grad=value.is_floating_point()))
-    bound = qscheme.dispatch(layer, case[2], backend=case[1])
+    bound = bind_layer(layer, case)
     assert not any(tensor.requires_grad for tensor in bound.tensors())
     assert not bound(random_x(3, K)).requires_grad
     bound.refresh(layer)
@@ -467,7 +472,7 @@ def test_the_layer_is_not_changed_by_binding_and_calling(case: tuple[str, str, F
     layer = example(case[0], N, K, bias=torch.float32).layer
     held = {name: value for name, value in vars(layer).items() if isinstance(value, torch.Tensor)}
     copies = {name: value.clone() for name, value in held.items()}
-    bound = qscheme.dispatch(layer, case[2], backend=case[1])
+    bound = bind_layer(layer, case)
     if runnable(case):
         bound(random_x(5, K))
     assert all(getattr(layer, name) is value for name, value in held.items())
@@ -478,7 +483,7 @@ def test_the_layer_is_not_changed_by_binding_and_calling(case: tuple[str, str, F
 def test_binding_twice_prepares_the_same(case: tuple[str, str, Facts], install: Install) -> None:
     install()
     first, layer = bind(case, bias=torch.bfloat16)
-    second = qscheme.dispatch(layer, case[2], backend=case[1])
+    second = bind_layer(layer, case)
     assert same_bytes(first, second)
 
 
@@ -489,8 +494,8 @@ def test_consumed_tensors_are_released_unless_they_are_what_the_backend_reads(
     install()
     layer = example(case[0], N, K).layer
     weight = weakref.ref(layer.weight)
-    expected = qscheme.dispatch(layer, case[2], backend=case[1])
-    bound = qscheme.dispatch(layer, case[2], backend=case[1], consume=True)
+    expected = bind_layer(layer, case)
+    bound = bind_layer(layer, case, consume=True)
     x = random_x(3, K)
     if runnable(case):
         assert torch.equal(expected(x), bound(x))
@@ -539,11 +544,11 @@ def test_weights_with_padded_rows_and_columns_are_read_in_their_logical_shape() 
 def test_a_weight_at_an_odd_address_is_read_right(case: tuple[str, str, Facts]) -> None:
     made = example(case[0], N, K)
     x = random_x(4, K)
-    expected = qscheme.dispatch(made.layer, case[2], backend=case[1])(x)
+    expected = bind_layer(made.layer, case)(x)
     flat = torch.zeros(made.layer.weight.numel() + 1, dtype=torch.uint8)
     flat[1:] = made.layer.weight.view(torch.uint8).flatten()
     made.layer.weight = flat[1:].view(made.layer.weight.dtype).view(made.layer.weight.shape)
-    bound = qscheme.dispatch(made.layer, case[2], backend=case[1])
+    bound = bind_layer(made.layer, case)
     assert 0 == bound.tensors()[0].data_ptr() % 16
     assert torch.equal(expected, bound(x))
 
@@ -552,11 +557,11 @@ def test_a_weight_at_an_odd_address_is_read_right(case: tuple[str, str, Facts]) 
 def test_strides_of_axes_of_length_one_do_not_matter(case: tuple[str, str, Facts]) -> None:
     made = example(case[0], 32, 32)
     x = random_x(1, 32)
-    expected = qscheme.dispatch(made.layer, case[2], backend=case[1])(x)
+    expected = bind_layer(made.layer, case)(x)
     scale = made.layer.weight_scale
     if scale.dim() == 2:
         made.layer.weight_scale = scale.as_strided(scale.shape, (1, 77) if scale.shape[1] == 1 else (scale.shape[1], 1))
-    bound = qscheme.dispatch(made.layer, case[2], backend=case[1])
+    bound = bind_layer(made.layer, case)
     assert torch.equal(expected, bound(x.as_strided((1, 32), (999, 1))))
 
 
@@ -678,9 +683,9 @@ def test_calling_reads_no_environment(case: tuple[str, str, Facts], monkeypatch:
 def test_many_threads_bind_and_call_as_one_does(case: tuple[str, str, Facts]) -> None:
     made = example(case[0], N, K)
     x = random_x(6, K)
-    expected = qscheme.dispatch(made.layer, case[2], backend=case[1])(x)
+    expected = bind_layer(made.layer, case)(x)
     with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda _: qscheme.dispatch(made.layer, case[2], backend=case[1])(x), range(32)))
+        results = list(pool.map(lambda _: bind_layer(made.layer, case)(x), range(32)))
     assert all(torch.equal(expected, y) for y in results)
 
 

@@ -117,7 +117,10 @@ def test_a_multiple_is_needed_on_the_devices_of_its_vendors_alone(device: Device
 
     found = reasons(needs, Facts.simulate(device.arch), LayerFacts(n=12, k=24))
 
-    words = ["needs N a multiple of 8 on a device of nvidia, found N = 12", "needs K a multiple of 16 on a device of nvidia, found K = 24"]
+    words = [
+        "needs N a multiple of 8 on a device of nvidia, found N = 12",
+        "needs K a multiple of 16 on a device of nvidia, found K = 24",
+    ]
     assert words * concerned == found
 
 

@@ -6,6 +6,7 @@ import ast
 import builtins
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 from folders import CASES, EVERY_FEATURE, compiled, edited, goldens
 
+from qscheme.compiler.emit import KNOWN
 from qscheme.compiler.kernel_text import source
+from qscheme.compiler.kernels import TAKEN
 from qscheme.compiler.output import MARK, is_marked, write
 from qscheme.types import Call, Device, Form, Operand, Rule, TunedTable
 
@@ -111,8 +114,8 @@ def test_a_title_cannot_run_code(tmp_path: Path, importable: Path, monkeypatch: 
     for number, title in enumerate(
         [
             '\'"""\\nPWNED.append(1)\\n"""\'',
-            "'\"\"\" + str(PWNED.append(1)) + \"\"\"'",
-            "'\\\"\"\"; PWNED.append(1) #'",
+            '\'""" + str(PWNED.append(1)) + """\'',
+            '\'\\"""; PWNED.append(1) #\'',
             "'{{ PWNED.append(1) }}{% for x in y %}'",
             "'#% for x in PWNED.append(1)'",
             "'<script>PWNED.append(1)</script>'",
@@ -157,7 +160,13 @@ def test_a_user_package_is_clean_for_type_checkers_and_linters(tmp_path: Path) -
     assert "" == run("ruff", "format", "--check", "--isolated", "--line-length", "120", "their_tables")
     assert "" == run("ruff", "check", "--isolated", "--select", "F,E7,E9,B,UP,C4,PIE", "their_tables")
     assert "" == run(
-        "mypy", "--strict", "--python-version", "3.10", "--cache-dir", str(root / ".mypy_cache" / "cases"), "their_tables"
+        "mypy",
+        "--strict",
+        "--python-version",
+        "3.10",
+        "--cache-dir",
+        str(root / ".mypy_cache" / "cases"),
+        "their_tables",
     )
     settings = {"typeCheckingMode": "strict", "pythonVersion": "3.10", "include": ["their_tables"]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
@@ -174,3 +183,10 @@ def test_the_mark_is_on_the_first_line_of_python() -> None:
     for name, text in compiled(EVERY_FEATURE).items():
         if name.endswith(".py"):
             assert text.startswith(f"# {MARK} from schemes/"), name
+
+
+def test_no_kernel_can_have_a_name_that_generated_modules_import() -> None:
+    imported = {name for names in KNOWN.values() for name in names}
+    words = {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in imported}
+
+    assert set() == words - TAKEN

@@ -82,7 +82,7 @@ def decision(scheme: str, arch: str, situation: str | Situation, **asked: Any) -
     return qscheme.explain(layer, Facts.simulate(arch, **found.facts), **asked)
 
 
-# Rows are situations, columns are architectures; gfx9999 stands for one that nobody knows.
+# Rows are situations, columns are architectures; gfx9999 stands for one that nobody knows, - for no backend at all.
 TABLES = {
     "int8_ptpc": """
                          gfx942        gfx950        gfx1250       gfx1201       gfx1100       gfx90a        sm_90         cpu           gfx9999
@@ -95,8 +95,8 @@ TABLES = {
         aiter_0.1.8      aiter_ck      aiter_ck      torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
         aiter_0.1.13     aiter_ck      aiter_ck      aiter_triton  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
         preshuffled      aiter_ck      aiter_ck      aiter_triton  aiter_triton  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
-        invariant        torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
-        invariant_tuned  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
+        invariant        torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  -
+        invariant_tuned  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  -
         fp16             aiter_ck      aiter_ck      aiter_triton  aiter_triton  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
         fp32             torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
         n_1000           aiter_triton  aiter_triton  aiter_triton  aiter_triton  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
@@ -119,8 +119,8 @@ TABLES = {
         aiter_0.1.8      aiter_ck      aiter_ck      torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
         aiter_0.1.13     aiter_ck      aiter_ck      aiter_triton  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
         preshuffled      aiter_ck      aiter_ck      aiter_triton  aiter_triton  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
-        invariant        torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
-        invariant_tuned  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
+        invariant        torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  -
+        invariant_tuned  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  -
         fp16             aiter_ck      aiter_ck      aiter_triton  aiter_triton  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
         fp32             torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
         n_1000           aiter_triton  aiter_triton  aiter_triton  aiter_triton  torch_int_mm  torch_int_mm  torch_int_mm  torch_int_mm  reference
@@ -143,14 +143,14 @@ TABLES = {
         aiter_0.1.8      aiter_ck             aiter_triton_tuned  reference                reference           reference  reference  torch_scaled_mm  reference  reference
         aiter_0.1.13     aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  reference           reference  reference  torch_scaled_mm  reference  reference
         preshuffled      aiter_ck_preshuffle  aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
-        invariant        aiter_triton         aiter_triton        aiter_triton             reference           reference  reference  torch_scaled_mm  reference  reference
-        invariant_tuned  aiter_triton         aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
-        fp16             aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  reference        reference  reference
-        fp32             reference            reference           reference                reference           reference  reference  reference        reference  reference
+        invariant        aiter_triton         aiter_triton        aiter_triton             -                   -          -          -                -          -
+        invariant_tuned  aiter_triton         aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  -          -          -                -          -
+        fp16             aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
+        fp32             reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
         n_1000           aiter_ck             aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  reference  reference  reference        reference  reference
         n_1006           aiter_ck             aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  reference  reference  reference        reference  reference
-        k_1056           reference            reference           reference                reference           reference  reference  reference        reference  reference
-        k_1008           reference            reference           reference                reference           reference  reference  reference        reference  reference
+        k_1056           reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
+        k_1008           reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
         k_1006           reference            reference           reference                reference           reference  reference  reference        reference  reference
         bias             aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
         rotated          aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
@@ -167,8 +167,8 @@ TABLES = {
         aiter_0.1.8      reference  aiter_asm     reference     reference  reference  reference  reference  reference  reference
         aiter_0.1.13     reference  aiter_asm     aiter_triton  reference  reference  reference  reference  reference  reference
         preshuffled      reference  aiter_asm     aiter_triton  reference  reference  reference  reference  reference  reference
-        invariant        reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
-        invariant_tuned  reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
+        invariant        -          aiter_triton  aiter_triton  -          -          -          -          -          -
+        invariant_tuned  -          aiter_triton  aiter_triton  -          -          -          -          -          -
         fp16             reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
         fp32             reference  reference     reference     reference  reference  reference  reference  reference  reference
         n_1000           reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
@@ -203,7 +203,7 @@ def test_the_tables_have_every_scheme_and_situation() -> None:
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_each_architecture_gets_the_backend_of_the_table(scheme: str, situation: str) -> None:
     expected = {arch: backend for one, row, arch, backend in choices() if (one, row) == (scheme, situation)}
-    assert expected == {arch: decision(scheme, arch, situation).chosen for arch in expected}
+    assert expected == {arch: decision(scheme, arch, situation).chosen or "-" for arch in expected}
 
 
 def test_an_architectures_suffixes_do_not_matter() -> None:
@@ -288,6 +288,7 @@ def test_an_output_that_a_kernel_cannot_write_is_told() -> None:
     assert ["layer: needs output in bf16 or fp16, found fp32"] == texts("int8_ptpc", "gfx942", "fp32", "aiter_ck")
     assert ["layer: needs output in bf16, found fp16"] == texts("mxfp4", "gfx950", "fp16", "aiter_asm")
     assert [] == texts("mxfp4", "gfx950", "fp32", "reference")
+    assert [] == texts("fp8_block128", "sm_90", "fp32", "torch_scaled_mm")
 
 
 def test_an_untuned_shape_is_told_with_the_table_and_its_rows() -> None:
@@ -317,6 +318,14 @@ def test_a_table_of_one_kernel_says_nothing_about_another() -> None:
 def test_batch_invariance_is_named_as_what_speaks_against_a_split_along_k() -> None:
     (text,) = texts("int8_ptpc", "gfx942", "invariant", "aiter_ck")
     assert text.startswith("switch: needs switch batch_invariant off (") and text.endswith("depend on M), found on")
+
+
+def test_nothing_runs_where_batch_invariance_is_asked_for_and_no_kernel_has_it() -> None:
+    found = decision("fp8_block128", "cpu", "invariant")
+    assert found.chosen is None
+    (reason,) = found.refused[-1].reasons
+    assert "reference" == found.refused[-1].backend
+    assert reason.needs.startswith("switch batch_invariant off (")
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1250", "gfx1201"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
+import itertools
 import math
 from fractions import Fraction
 
@@ -74,21 +77,26 @@ def test_every_code_survives_decoding_and_encoding(form):
     assert torch.equal(codes, formats.encode_float(formats.decode_float(codes, form), form))
 
 
+@functools.cache
+def magnitudes(form):
+    codes = range(2 ** (form.exponent_bits + form.mantissa_bits))
+    return [value for value in (magnitude(code, form) for code in codes) if value <= form.largest]
+
+
 def nearest_code(value, form, rounding):
-    table = [magnitude(code, form) for code in range(2 ** (form.exponent_bits + form.mantissa_bits))]
-    wanted = min(Fraction(abs(value)), Fraction(form.largest))
-    table = [entry for entry in table if entry <= form.largest]
-    if rounding == "truncate":
-        return max(code for code, entry in enumerate(table) if entry <= wanted)
-    distance = [abs(entry - wanted) for entry in table]
-    near = [code for code, entry in enumerate(distance) if entry == min(distance)]
-    even = next((code for code in near if code % 2 == 0), near[0])
-    return {"rne": even, "half_away": near[-1], "ties_to_zero": near[0]}[rounding]
+    table, wanted = magnitudes(form), min(Fraction(abs(value)), Fraction(form.largest))
+    below = bisect.bisect_right(table, wanted) - 1
+    above = min(below + 1, len(table) - 1)
+    if rounding == "truncate" or wanted - table[below] < table[above] - wanted:
+        return below
+    if wanted - table[below] > table[above] - wanted:
+        return above
+    return {"rne": min(below + below % 2, above), "half_away": above, "ties_to_zero": below}[rounding]
 
 
 def values_near_ties(form):
-    table = [magnitude(code, form) for code in range(2 ** (form.exponent_bits + form.mantissa_bits) - (form is E5M3))]
-    ties = [float((low + high) / 2) for low, high in zip(table, table[1:], strict=False)]
+    table = magnitudes(form)
+    ties = [float((low + high) / 2) for low, high in itertools.pairwise(table)]
     exact = [float(entry) for entry in table]
     near = [float(np.nextafter(np.float32(v), np.float32(to))) for v in ties + exact for to in (-math.inf, math.inf)]
     spread = np.exp2(np.random.default_rng().uniform(-20, 20, 300)).tolist()

@@ -21,14 +21,15 @@ TABLES = load()
 ARCHITECTURES = [*sorted(TABLES.devices), "gfx9999"]
 MODULES = sorted(module.name for module in pkgutil.iter_modules(qscheme_generated.__path__))
 LAYERS = [
-    LayerFacts(n, k, out_dtype, has_bias, rotation, prequantized)
-    for (n, k), out_dtype, has_bias, rotation, prequantized in itertools.product(
-        [(4096, 8192), (1, 1), (17, 384)], ["bf16", "fp16", "fp32"], [False, True], [None, 32], [False, True]
-    )
+    LayerFacts(4096, 8192),
+    LayerFacts(4096, 8192, "fp32", has_bias=True, rotation=32),
+    LayerFacts(4096, 8192, "fp16", prequantized=True),
+    LayerFacts(1, 1),
+    LayerFacts(17, 384, "fp16"),
 ]
 MACHINES = [
-    {"aiter": aiter, "tuned": tuned, "switches": {"aiter": on, "batch_invariant": not on}}
-    for aiter, tuned, on in itertools.product([None, "0.1.1", "0.1.12", "0.1.20"], ["all", "none"], [True, False])
+    {"aiter": release, "tuned": tuned, "switches": {"aiter": on, "batch_invariant": not on}}
+    for release, tuned, on in itertools.product([None, "0.1.1", "0.1.12", "0.1.20"], ["all", "none"], [True, False])
 ]
 
 

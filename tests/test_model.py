@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from folders import EVERY_FEATURE, edited, problems
+from folders import edited, problems
 from pydantic import BaseModel
 
 from qscheme import types
@@ -198,7 +198,10 @@ def test_numbers_are_numbers_however_they_are_written(text: str, tmp_path: Path)
         ("0x80", "unknown word '0x80'"),
         ("012", "unknown word '012'"),
         ("no", "unknown word 'no'"),
-        ("aitter", "unknown word 'aitter', known: 128x128, 1x128, 1x16, 1x32, 32x32, per_channel, per_tensor, per_token"),
+        (
+            "aitter",
+            "unknown word 'aitter', known: 128x128, 1x128, 1x16, 1x32, 32x32, per_channel, per_tensor, per_token",
+        ),
         ("per_tokn", "unknown word 'per_tokn', did you mean 'per_token'?"),
     ],
 )

@@ -1,15 +1,9 @@
-"""Reference arithmetic against exact rationals, float64 and AITER's own torch references."""
+"""Reference arithmetic against exact rationals and float64; `test_second_opinions` has other implementations."""
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib.util
 import math
-import sys
-import types
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +37,22 @@ def mxfp8(rule="rceil", largest=448.0, granularity="1x32"):
 
 def mxfp4(rule="even", rounding="rne", granularity="1x32", floor=1e-10):
     return Operand("fp4_e2m1", granularity, "e8m0", Rule(rule, 6, rounding, floor=floor))
+
+
+def mxfp6(element, rule="rceil"):
+    return Operand(element, "1x32", "e8m0", Rule(rule, 7.5 if element == "fp6_e2m3" else 28.0, floor=0.0))
+
+
+def int4(granularity, rule, packing="plain"):
+    return Operand("int4", granularity, "fp32", rule, packing=packing)
+
+
+def asymmetric(element, granularity, largest):
+    return Operand(element, granularity, "fp32", Rule("amax_div", largest), symmetric=False)
+
+
+def nvfp4(direction="divide"):
+    return Operand("fp4_e2m1", "1x16", "e4m3", Rule("amax_div", 6.0, floor=0.0), global_scale=direction)
 
 
 def every_operand(granularity):
@@ -87,43 +97,6 @@ def test_byte_0x80_is_nan_in_fnuz_and_minus_zero_in_fn():
     value = numerics.dequantize(byte.view(FN), torch.ones(1), fp8())
     assert value.item() == 0.0
     assert value.signbit().item()
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e8m0fnu])
-def test_every_e8m0_byte_decodes_by_its_formula(dtype):
-    actual = numerics.decode_e8m0(all_bytes().view(dtype)).double()
-    assert actual[:255].tolist() == [2.0 ** (byte - 127) for byte in range(255)]
-    assert actual[255].isnan()
-
-
-def test_every_e8m0_byte_survives_decoding_and_encoding():
-    assert torch.equal(all_bytes(), numerics.encode_e8m0(numerics.decode_e8m0(all_bytes())))
-
-
-def test_zero_encodes_as_the_smallest_e8m0_and_infinity_as_nan():
-    assert numerics.encode_e8m0(torch.tensor([0.0, math.inf, math.nan])).tolist() == [0, 255, 255]
-
-
-def test_every_e2m1_byte_decodes_low_nibble_first():
-    table = [*E2M1_VALUES, *(-value for value in E2M1_VALUES)]
-    expected = torch.tensor([[table[byte & 15], table[byte >> 4]] for byte in range(256)]).reshape(16, 32)
-    actual = numerics.unpack_e2m1(all_bytes().reshape(16, 16))
-    assert same_bits(expected, actual)
-
-
-def test_packing_puts_the_even_column_in_the_low_nibble():
-    packed = numerics.pack_e2m1(torch.tensor([[1, 15, 2, 0]], dtype=torch.uint8))
-    assert packed.tolist() == [[0xF1, 0x02]]
-
-
-def test_float4_bytes_unpack_like_uint8():
-    stored = all_bytes().reshape(8, 32)
-    assert same_bits(numerics.unpack_e2m1(stored), numerics.unpack_e2m1(stored.view(torch.float4_e2m1fn_x2)))
-
-
-def test_packing_an_odd_number_of_columns_is_refused():
-    with pytest.raises(ValueError, match="needs an even number of columns, found 3"):
-        numerics.pack_e2m1(torch.zeros(2, 3, dtype=torch.uint8))
 
 
 # --- scale rules, against exact rationals --------------------------------------------------------
@@ -180,6 +153,9 @@ FORMATS = [
     ("fp8_e4m3", FN, 448.0, 8, 3, 448.0),
     ("fp8_e4m3", FNUZ, 240.0, 7, 3, 240.0),
     ("fp8_e4m3", FNUZ, 448.0, 7, 3, 224.0),
+    ("fp6_e2m3", FN, 7.5, 2, 3, 7.5),
+    ("fp6_e3m2", FN, 28.0, 4, 2, 28.0),
+    ("fp6_e3m2", FNUZ, 28.0, 4, 2, 28.0),
 ]
 
 
@@ -445,82 +421,313 @@ def test_e2m1_rounds_as_the_rule_says(rounding):
     assert torch.equal(stored, scale)
 
 
-# --- AITER's own torch references -----------------------------------------------------------------
+# --- FP6 -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def aiter_reference():
-    """Functions of the installed AITER, taken from its files; the package itself cannot be imported without ROCm."""
-    spec = importlib.util.find_spec("aiter")
-    assert spec is not None, "these tests compare with AITER: pip install amd-aiter"
-    root = Path(next(iter(spec.submodule_search_locations)))
-    package, dtypes = types.ModuleType("aiter_references"), types.ModuleType("aiter_references.dtypes")
-    package.__path__ = []
-    dtypes.fp4x2, dtypes.fp8_e8m0, dtypes.fp32 = torch.float4_e2m1fn_x2, torch.float8_e8m0fnu, torch.float32
-    dtypes.i8 = torch.int8
-    package.dtypes = dtypes
-    names = ("aiter_references", "aiter_references.dtypes", "aiter_references.fp4_utils")
-    sys.modules.update({names[0]: package, names[1]: dtypes})
-    path = root / "utility" / "fp4_utils.py"
-    fp4_spec = importlib.util.spec_from_file_location(names[2], path)
-    fp4 = importlib.util.module_from_spec(fp4_spec)
-    sys.modules[names[2]] = fp4
-    fp4_spec.loader.exec_module(fp4)
-    tree = ast.parse((root / "ops" / "quant.py").read_text())
-    wanted = ("get_dtype_max", "pertoken_quant", "per_1x32_f4_quant", "per_tensor_quant")
-    tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in wanted]
-    namespace = {"torch": torch, "dtypes": dtypes, "fp4_utils": fp4, "functools": functools}
-    exec(compile(tree, "quant.py", "exec"), namespace)
-    yield types.SimpleNamespace(fp4=fp4, **{name: namespace[name] for name in wanted})
-    for name in names:
-        del sys.modules[name]
+@pytest.mark.parametrize(("element", "largest"), [("fp6_e2m3", 7.5), ("fp6_e3m2", 28.0)])
+@pytest.mark.parametrize("rule", ["rceil", "even", "floor"])
+def test_fp6_values_are_the_nearest_multiples_of_their_step(element, largest, rule):
+    operand = mxfp6(element, rule)
+    x = torch.randn(37, 96) * torch.logspace(-5, 5, 37)[:, None]
+    codes, scale = numerics.quantize(x, operand)
+    assert (codes.dtype, tuple(codes.shape)) == (torch.uint8, (37, 72))
+    power = np.exp2(scale.numpy().astype(np.float64) - 127).repeat(32, axis=1)
+    scaled = np.clip(x.double().numpy() / power, -largest, largest)
+    lowest, mantissa_bits = (0, 3) if element == "fp6_e2m3" else (-2, 2)
+    exponent = np.maximum(np.floor(np.log2(np.maximum(np.abs(scaled), 1e-300))), lowest)
+    step = np.exp2(exponent - mantissa_bits)
+    expected = np.rint(scaled / step) * step * power
+    assert np.array_equal(expected, numerics.dequantize(codes, scale, operand).double().numpy())
 
 
-def test_int8_per_token_truncated_equals_aiter(aiter_reference):
-    x = torch.randn(67, 1030)
-    expected = aiter_reference.pertoken_quant(x, quant_dtype=torch.int8)
-    actual = numerics.quantize(x, int8(rule=Rule("amax_div", 127, "truncate")))
-    assert same_bits(expected[0], actual[0])
-    assert same_bits(expected[1], actual[1])
+def test_fp6_needs_a_multiple_of_four_columns():
+    with pytest.raises(ValueError, match="pack_fp6: needs a multiple of 4 columns, found 34"):
+        numerics.quantize(torch.ones(2, 34), mxfp6("fp6_e2m3"))
 
 
-@pytest.mark.parametrize(("flavour", "largest"), [(FN, 448), (FNUZ, 240)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_fp8_per_token_equals_aiter(aiter_reference, flavour, largest, dtype):
-    x = torch.randn(67, 1030).to(dtype)
-    expected = aiter_reference.pertoken_quant(x, quant_dtype=flavour)
-    actual = numerics.quantize(x, fp8(rule=Rule("amax_div", largest)), flavour)
-    assert same_bits(expected[0], actual[0])
-    assert same_bits(expected[1], actual[1])
+# --- INT4 ----------------------------------------------------------------------------------------
 
 
-def test_fp8_per_tensor_equals_aiter(aiter_reference):
-    x = torch.randn(67, 1030)
-    expected = aiter_reference.per_tensor_quant(x, quant_dtype=FN)
-    actual = numerics.quantize(x, fp8("per_tensor"))
-    assert same_bits(expected[0], actual[0])
-    assert same_bits(expected[1], actual[1])
+@pytest.mark.parametrize("packing", ["plain", "int32_columns", "int32_rows"])
+@pytest.mark.parametrize("largest", [7.0, 7.5])
+def test_int4_codes_equal_those_of_numpy_in_every_packing(packing, largest):
+    operand = int4("1x128", Rule("amax_div", largest, floor=0.0), packing)
+    x = torch.randn(24, 320)
+    codes, scale = numerics.quantize(x, operand)
+    columns = np.array([0, 128, 256])
+    expected_scale = np.maximum.reduceat(np.abs(x.numpy()), columns, axis=1) / np.float32(largest)
+    assert np.array_equal(expected_scale, scale.numpy())
+    spread = expected_scale[:, np.arange(320) // 128]
+    whole = np.clip(np.rint(x.numpy() / spread), -8, 7)
+    assert {"plain": (24, 320), "int32_columns": (24, 40), "int32_rows": (320, 3)}[packing] == tuple(codes.shape)
+    assert np.array_equal(whole * spread, numerics.dequantize(codes, scale, operand).numpy())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_mxfp4_with_nearest15_equals_aiter(aiter_reference, dtype):
-    x = (torch.randn(131, 352) * torch.logspace(-4, 4, 131)[:, None]).to(dtype)
-    codes, scale = aiter_reference.per_1x32_f4_quant(x)
-    actual = numerics.quantize(x, mxfp4("nearest15"))
-    assert torch.equal(codes.view(torch.uint8), actual[0])
-    assert torch.equal(scale.view(torch.uint8), actual[1])
+def test_int4_reaches_minus_eight_under_a_given_scale_for_both_divisors():
+    for largest in (7.0, 7.5):
+        operand = int4("per_tensor", Rule("amax_div", largest))
+        codes = numerics.quantize(torch.tensor([[-9.0, 9.0, -7.6, 0.4]]), operand, scale=torch.ones(1))[0]
+        assert codes.tolist() == [[-8, 7, -8, 0]]
 
 
-def test_decoding_equals_aiter(aiter_reference):
-    stored = all_bytes().reshape(8, 32)
-    assert same_bits(aiter_reference.fp4.mxfp4_to_f32(stored), numerics.unpack_e2m1(stored))
-    expected, actual = (
-        aiter_reference.fp4.e8m0_to_f32(stored.clone()).reshape(-1),
-        numerics.decode_e8m0(stored).reshape(-1),
+def test_an_exponent_rule_for_int4_is_refused():
+    with pytest.raises(ValueError, match="needs amax_div for int4, found even"):
+        numerics.quantize(torch.ones(1, 32), int4("1x32", Rule("even", 7)))
+
+
+# --- zero points ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("element", "granularity", "largest"),
+    [
+        ("int8", "per_token", 127.5),
+        ("int8", "per_tensor", 127.5),
+        ("int8", "1x128", 127.5),
+        ("int8", "per_token", 127.0),
+        ("int4", "1x32", 7.5),
+        ("int4", "1x128", 7.5),
+    ],
+)
+@pytest.mark.parametrize("shift", [0.0, 3.0, -40.0])
+def test_codes_with_a_zero_point_equal_those_of_numpy(element, granularity, largest, shift):
+    operand = asymmetric(element, granularity, largest)
+    x = torch.randn(13, 320) + shift
+    codes, scale, zero_point = numerics.quantize_asymmetric(x, operand)
+    assert scale.shape == zero_point.shape == numerics.scale_shape(13, 320, granularity)
+    assert (torch.float32, torch.int32) == (scale.dtype, zero_point.dtype)
+    rows, columns = tile_by_hand(granularity, 13, 320)
+    plain, lowest, highest = x.numpy(), -math.ceil(largest), math.floor(largest)
+    for r in range(0, 13, rows):
+        for c in range(0, 320, columns):
+            part = plain[r : r + rows, c : c + columns]
+            low, high = min(part.min(), np.float32(0)), max(part.max(), np.float32(0))
+            step = np.float32(np.float32(high - low) / np.float32(2 * largest))
+            zero = np.clip(np.rint(np.float32(lowest) - low / step), lowest, highest)
+            index = 0 if granularity == "per_tensor" else (r // rows, c // columns)
+            assert (step, zero) == (scale[index].item(), zero_point[index].item())
+            expected = np.clip(np.rint(part / step) + zero, lowest, highest)
+            assert np.array_equal(expected, codes[r : r + rows, c : c + columns].numpy())
+
+
+def test_zero_has_an_exact_code_and_values_are_within_half_a_step():
+    operand = asymmetric("int8", "per_token", 127.5)
+    x = torch.rand(9, 257) * 5 + torch.linspace(-8, 8, 9)[:, None]
+    x[:, 3] = 0.0
+    codes, scale, zero_point = numerics.quantize_asymmetric(x, operand)
+    values = numerics.dequantize(codes, scale, operand, zero_point=zero_point)
+    assert torch.equal(torch.zeros(9), values[:, 3])
+    assert ((values - x).abs() <= 1.001 * scale).all()
+
+
+def test_a_given_scale_and_zero_point_are_used_as_they_are():
+    operand = asymmetric("int8", "per_tensor", 127.5)
+    scale, zero_point = torch.tensor([0.5]), torch.tensor([-100], dtype=torch.int8)
+    codes, same_scale, same_zero = numerics.quantize_asymmetric(
+        torch.tensor([[-20.0, 0.0, 0.25, 3.0, 200.0]]), operand, scale, zero_point
     )
-    assert torch.equal(expected[:255], actual[:255])
-    assert expected[255].isnan()
-    assert actual[255].isnan()
+    assert codes.tolist() == [[-128, -100, -100, -94, 127]]
+    assert (same_scale.tolist(), same_zero.tolist()) == ([0.5], [-100])
+
+
+@pytest.mark.parametrize(("element", "largest"), [("int8", 127.5), ("int4", 7.5)])
+def test_zero_nan_and_infinite_rows_with_a_zero_point_leave_their_neighbours_alone(element, largest):
+    operand = asymmetric(element, "per_token", largest)
+    x = torch.randn(5, 64)
+    x[1] = 0.0
+    x[2, 7] = math.nan
+    x[3, 9] = -math.inf
+    codes, scale, zero_point = numerics.quantize_asymmetric(x, operand)
+    values = numerics.dequantize(codes, scale, operand, zero_point=zero_point)
+    assert torch.equal(torch.zeros(64), values[1])
+    assert values[2].isnan().all()
+    assert values[3, 9] < -1e38
+    assert values.isfinite().all(dim=1).tolist() == [True, True, False, True, True]
+    alone = numerics.quantize_asymmetric(x[[0, 4]], operand)
+    assert torch.equal(alone[0], codes[[0, 4]])
+    assert torch.equal(alone[2], zero_point[[0, 4]])
+
+
+def test_packed_codes_with_a_zero_point_dequantize_like_plain_ones():
+    plain = asymmetric("int4", "1x128", 7.5)
+    x = torch.randn(16, 256) + 1
+    codes, scale, zero_point = numerics.quantize_asymmetric(x, plain)
+    expected = numerics.dequantize(codes, scale, plain, zero_point=zero_point)
+    for packing in ("int32_columns", "int32_rows"):
+        packed = plain._replace(packing=packing)
+        codes = numerics.quantize_asymmetric(x, packed)[0]
+        assert codes.dtype == torch.int32
+        assert torch.equal(expected, numerics.dequantize(codes, scale, packed, zero_point=zero_point.to(torch.int8)))
+
+
+def test_zero_points_are_asked_for_just_where_the_operand_has_them():
+    x = torch.ones(2, 32)
+    with pytest.raises(ValueError, match="needs a symmetric operand, found one with a zero point"):
+        numerics.quantize(x, asymmetric("int8", "per_token", 127.5))
+    for operand in (int8(), fp8()._replace(symmetric=False)):
+        with pytest.raises(ValueError, match="needs int8 or int4 with a zero point"):
+            numerics.quantize_asymmetric(x, operand)
+    codes, scale = numerics.quantize(x, int8())
+    with pytest.raises(ValueError, match="needs no zero point for int8, found one"):
+        numerics.dequantize(codes, scale, int8(), zero_point=torch.zeros(2, 1))
+    with pytest.raises(ValueError, match="needs a zero point for int8, found none"):
+        numerics.dequantize(codes, scale, asymmetric("int8", "per_token", 127.5))
+
+
+# --- two levels of scales ------------------------------------------------------------------------
+
+
+def e4m3_by_hand(values):
+    """Values of the nearest E4M3 codes of float64 magnitudes, none under zero or over 448."""
+    table = np.array([e4m3_value(byte, FN) for byte in range(127)])
+    ties = (table[1:] + table[:-1]) / 2
+    upper = np.searchsorted(ties, values, side="left")
+    tied = (upper < 126) & (ties[np.minimum(upper, 125)] == values) & (upper % 2 == 1)
+    return table[np.minimum(upper + tied, 126)]
+
+
+@pytest.mark.parametrize("direction", ["divide", "multiply"])
+@pytest.mark.parametrize("columns", [16, 128, 200])
+def test_two_level_scales_equal_those_of_numpy(direction, columns):
+    operand = nvfp4(direction)
+    x = torch.randn(23, columns) * torch.logspace(-2, 1, 23)[:, None]
+    global_scale = numerics.find_global_scale(x, operand)
+    amax, reach = np.float32(x.abs().max()), np.float32(6 * 448)
+    assert [reach / amax if direction == "divide" else amax / reach] == global_scale.tolist()
+    codes, scale = numerics.quantize(x, operand, global_scale=global_scale)
+    assert (scale.dtype, tuple(scale.shape)) == (FN, (23, -(-columns // 16)))
+    outer = global_scale.numpy()
+    tiles = np.maximum.reduceat(np.abs(x.numpy()), np.arange(0, columns, 16), axis=1)
+    local = tiles / np.float32(6) * outer if direction == "divide" else tiles / (np.float32(6) * outer)
+    stored = e4m3_by_hand(local.astype(np.float64)).astype(np.float32)
+    assert np.array_equal(stored, scale.float().numpy())
+    effective = (stored / outer if direction == "divide" else stored * outer)[:, np.arange(columns) // 16]
+    expected = [[e2m1_value(v, "rne") for v in row] for row in (x.numpy() / effective).tolist()]
+    values = numerics.dequantize(codes, scale, operand, global_scale)
+    assert np.array_equal(np.array(expected, np.float32) * effective, values.numpy())
+
+
+def test_the_two_directions_are_each_others_reciprocal():
+    x = torch.randn(8, 64)
+    divide, multiply = (numerics.find_global_scale(x, nvfp4(direction)) for direction in ("divide", "multiply"))
+    torch.testing.assert_close(divide, multiply.reciprocal(), rtol=1e-6, atol=0)
+    values = [
+        numerics.dequantize(*numerics.quantize(x, nvfp4(word), global_scale=g), nvfp4(word), g)
+        for word, g in (("divide", divide), ("multiply", multiply))
+    ]
+    torch.testing.assert_close(values[0], values[1], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("direction", ["divide", "multiply"])
+def test_a_tensor_of_zeros_has_the_global_scale_one(direction):
+    operand = nvfp4(direction)
+    for x in (torch.zeros(3, 32), torch.zeros(0, 32), torch.full((1, 16), 1e-39), torch.full((1, 16), math.nan)):
+        assert numerics.find_global_scale(x, operand).tolist() == [1.0]
+    codes, scale = numerics.quantize(torch.zeros(3, 32), operand, global_scale=torch.ones(1))
+    assert torch.equal(torch.zeros(3, 32), numerics.dequantize(codes, scale, operand, torch.ones(1)))
+
+
+@pytest.mark.parametrize(("direction", "zeros", "tiny"), [("divide", 0.125, 0.125), ("multiply", 1.0, 2.0**-9)])
+def test_tiles_whose_scale_rounds_to_zero_get_the_one_of_their_producer(direction, zeros, tiny):
+    operand = nvfp4(direction)
+    x = torch.zeros(1, 48)
+    x[0, 0], x[0, 16] = 1.0, 1e-7
+    codes, scale = numerics.quantize(x, operand, global_scale=numerics.find_global_scale(x, operand))
+    assert scale.float().tolist() == [[448.0, tiny, zeros]]
+    values = numerics.dequantize(codes, scale, operand, numerics.find_global_scale(x, operand))
+    assert (values[0, 0].item(), values[0, 32:].abs().max().item()) == (pytest.approx(1.0), 0.0)
+    assert (values - x).abs().max() <= 2e-7
+
+
+def test_nan_in_a_tile_makes_its_e4m3_scale_nan():
+    x = torch.randn(2, 48)
+    x[1, 20] = math.nan
+    for direction in ("divide", "multiply"):
+        codes, scale = numerics.quantize(x, nvfp4(direction), global_scale=torch.ones(1))
+        values = numerics.dequantize(codes, scale, nvfp4(direction), torch.ones(1))
+        assert values.isnan().any(dim=0).reshape(3, 16).all(dim=1).tolist() == [False, True, False]
+        assert not values[0].isnan().any()
+
+
+def test_one_global_scale_per_row_serves_the_parts_of_a_fused_layer():
+    first, second = torch.randn(5, 64), 30 * torch.randn(3, 64)
+    for direction in ("divide", "multiply"):
+        operand = nvfp4(direction)
+        outer = [numerics.find_global_scale(part, operand) for part in (first, second)]
+        parts = [
+            numerics.dequantize(*numerics.quantize(part, operand, global_scale=g), operand, g)
+            for part, g in zip((first, second), outer, strict=True)
+        ]
+        rows = torch.cat((outer[0].expand(5), outer[1].expand(3)))
+        codes, scale = numerics.quantize(torch.cat((first, second)), operand, global_scale=rows)
+        assert torch.equal(torch.cat(parts), numerics.dequantize(codes, scale, operand, rows))
+
+
+def test_e4m3_scales_read_alike_as_uint8_and_as_float8():
+    x, outer = torch.randn(5, 64), torch.tensor([3.0])
+    codes, scale = numerics.quantize(x, nvfp4(), global_scale=outer)
+    expected = numerics.dequantize(codes, scale, nvfp4(), outer)
+    for form in (scale, scale.view(torch.uint8), scale.float()):
+        assert torch.equal(expected, numerics.dequantize(codes, form, nvfp4(), outer))
+        again, given = numerics.quantize(x, nvfp4(), scale=form, global_scale=outer)
+        assert torch.equal(codes, again)
+        assert torch.equal(scale.float(), given.float())
+
+
+def test_e4m3_scales_do_without_a_global_one():
+    operand = nvfp4(None)
+    x = torch.randn(5, 64)
+    codes, scale = numerics.quantize(x, operand)
+    expected = e4m3_by_hand(x.abs().reshape(5, 4, 16).amax(dim=2).numpy() / np.float32(6))
+    assert np.array_equal(expected, scale.double().numpy())
+    assert (numerics.dequantize(codes, scale, operand) - x).norm() <= 0.2 * x.norm()
+
+
+def test_a_global_scale_multiplies_float32_scales_too():
+    operand = int8("per_channel")._replace(global_scale="multiply")
+    x, outer = torch.randn(7, 33), torch.tensor(0.25)
+    codes, scale = numerics.quantize(x, operand, global_scale=outer)
+    plain_codes, plain_scale = numerics.quantize(x, int8("per_channel"))
+    assert torch.equal(plain_codes, codes)
+    assert torch.equal(4 * plain_scale, scale)
+    assert torch.equal(
+        numerics.dequantize(plain_codes, plain_scale, int8("per_channel")),
+        numerics.dequantize(codes, scale, operand, outer),
+    )
+
+
+def test_a_global_scale_is_asked_for_just_where_the_operand_has_one():
+    x, one = torch.ones(2, 32), torch.ones(1)
+    with pytest.raises(ValueError, match="global scale: needs one that divides, found none"):
+        numerics.quantize(x, nvfp4("divide"))
+    with pytest.raises(ValueError, match="global scale: needs none, found one"):
+        numerics.quantize(x, mxfp4(), global_scale=one)
+    with pytest.raises(ValueError, match=r"global scale: needs 1 or 2 elements, found shape \[3\]"):
+        numerics.quantize(x, nvfp4(), global_scale=torch.ones(3))
+    for operand in (mxfp4(), int8()._replace(global_scale="multiply")):
+        with pytest.raises(ValueError, match="needs an operand that divides or multiplies e4m3 or e5m3 scales"):
+            numerics.find_global_scale(x, operand)
+    with pytest.raises(ValueError, match="needs amax_div for e4m3 and global scales, found even"):
+        numerics.quantize(x, nvfp4()._replace(rule=Rule("even", 6.0)), global_scale=one)
+
+
+# --- E5M3 ----------------------------------------------------------------------------------------
+
+
+def test_e5m3_scales_are_the_nearest_ones():
+    operand = Operand("fp4_e2m1", "1x16", "e5m3", Rule("amax_div", 6.0, floor=0.0))
+    x = torch.randn(9, 80) * torch.logspace(-4, 5, 9)[:, None]
+    x[4, :16] = 0.0
+    codes, scale = numerics.quantize(x, operand)
+    assert (scale.dtype, tuple(scale.shape)) == (torch.uint8, (9, 5))
+    bytes_ = np.arange(255)
+    table = np.where(bytes_ < 8, bytes_ / 8 * 2.0**-14, (1 + bytes_ % 8 / 8) * 2.0 ** (bytes_ // 8 - 15.0))
+    wanted = x.abs().reshape(9, 5, 16).amax(dim=2).numpy() / np.float32(6)
+    distance = np.abs(table - np.clip(wanted.astype(np.float64), 2.0**-17, 114688)[..., None])
+    assert np.array_equal(distance.argmin(axis=2), scale.numpy())
+    values = numerics.dequantize(codes, scale, operand)
+    assert torch.equal(torch.zeros(16), values[4, :16])
+    assert (values[2:] - x[2:]).norm() <= 0.2 * x[2:].norm()
 
 
 # --- tiles ---------------------------------------------------------------------------------------
@@ -786,6 +993,68 @@ def test_accumulators_take_scalar_scales(m):
     assert torch.equal((2 * accumulators).half(), actual)
 
 
+def test_a_weight_only_layer_multiplies_x_itself():
+    weight_operand = int4("1x128", Rule("amax_div", 7.5), "int32_columns")
+    weight, weight_scale = numerics.quantize(torch.randn(24, 256), weight_operand)
+    bias = torch.randn(24)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        x = torch.randn(5, 256).to(dtype)
+        actual = numerics.reference_linear(x, None, weight, weight_scale, bias, None, weight_operand, torch.float32)
+        w = numerics.dequantize(weight, weight_scale, weight_operand).double()
+        torch.testing.assert_close(actual.double(), x.double() @ w.T + bias.double(), rtol=1e-5, atol=1e-4)
+
+
+def test_global_scales_and_zero_points_reach_both_operands_of_the_linear():
+    activation, weight_operand = nvfp4("divide"), nvfp4("multiply")
+    x, w = torch.randn(5, 64), torch.randn(7, 64)
+    x_global = numerics.find_global_scale(x, activation)
+    weight_global = numerics.find_global_scale(w, weight_operand)
+    codes, x_scale = numerics.quantize(x, activation, global_scale=x_global)
+    weight, weight_scale = numerics.quantize(w, weight_operand, global_scale=weight_global)
+    actual = numerics.reference_linear(
+        codes, x_scale, weight, weight_scale, None, activation, weight_operand, torch.float32, weight_global, x_global
+    )
+    left = numerics.dequantize(codes, x_scale, activation, x_global)
+    right = numerics.dequantize(weight, weight_scale, weight_operand, weight_global)
+    torch.testing.assert_close(actual.double(), left.double() @ right.double().T, rtol=1e-5, atol=1e-5)
+
+    activation, weight_operand = asymmetric("int8", "per_token", 127.5), asymmetric("int4", "1x32", 7.5)
+    codes, x_scale, x_zero = numerics.quantize_asymmetric(x + 1, activation)
+    weight, weight_scale, weight_zero = numerics.quantize_asymmetric(w, weight_operand)
+    actual = numerics.reference_linear(
+        codes,
+        x_scale,
+        weight,
+        weight_scale,
+        None,
+        activation,
+        weight_operand,
+        torch.float32,
+        weight_zero_point=weight_zero,
+        x_zero_point=x_zero,
+    )
+    left = (codes.double() - x_zero) * x_scale.double()
+    right = (weight.double() - weight_zero.repeat_interleave(32, 1)) * weight_scale.double().repeat_interleave(32, 1)
+    torch.testing.assert_close(actual.double(), left @ right.T, rtol=1e-5, atol=1e-4)
+
+
+def test_an_activation_without_its_scale_is_refused():
+    weight, weight_scale = numerics.quantize(torch.ones(2, 32), int8("per_channel"))
+    with pytest.raises(ValueError, match="x_scale: needs the scale of int8 activations, found None"):
+        numerics.reference_linear(weight, None, weight, weight_scale, None, int8(), int8("per_channel"), torch.float32)
+
+
+def test_a_per_tensor_scale_may_be_expanded_to_rows():
+    weight = torch.randint(-127, 128, (6, 20), dtype=torch.int8)
+    rows = torch.tensor([0.5, 0.5, 2.0, 2.0, 2.0, 4.0])
+    for scale in (rows, rows[:, None]):
+        actual = numerics.dequantize(weight, scale, int8("per_tensor"))
+        assert torch.equal(weight * rows[:, None], actual)
+        again, same = numerics.quantize(actual, int8("per_tensor"), scale=scale)
+        assert torch.equal(weight, again)
+        assert torch.equal(rows, same)
+
+
 # --- Hadamard ------------------------------------------------------------------------------------
 
 
@@ -866,6 +1135,49 @@ def test_every_rule_traces_as_one_graph(rule):
     )
     for expected, actual in zip(numerics.quantize(x, mxfp4(rule, "half_away")), traced(x), strict=True):
         assert torch.equal(expected, actual)
+
+
+def every_new_operand():
+    x = torch.randn(8, 64)
+    for operand in (mxfp6("fp6_e2m3"), mxfp6("fp6_e3m2", "even"), nvfp4(), nvfp4("multiply")):
+        outer = None if operand.global_scale is None else numerics.find_global_scale(x, operand)
+        yield operand, outer
+    for packing in ("plain", "int32_columns", "int32_rows"):
+        yield int4("1x32", Rule("amax_div", 7.5), packing), None
+    yield Operand("fp4_e2m1", "1x16", "e5m3", Rule("amax_div", 6.0)), None
+
+
+@pytest.mark.parametrize("index", range(8))
+def test_quantizing_every_format_traces_as_one_graph(index):
+    operand, outer = list(every_new_operand())[index]
+
+    def both(x):
+        codes, scale = numerics.quantize(x, operand, global_scale=outer)
+        return codes, scale, numerics.dequantize(codes, scale, operand, outer)
+
+    torch.compiler.reset()
+    x = torch.randn(8, 64)
+    for expected, actual in zip(both(x), torch.compile(both, fullgraph=True, backend="aot_eager")(x), strict=True):
+        assert same_bits(expected, actual)
+
+
+def test_zero_points_and_global_scales_trace_as_one_graph():
+    operand = asymmetric("int8", "per_token", 127.5)
+
+    def both(x):
+        codes, scale, zero = numerics.quantize_asymmetric(x, operand)
+        return (
+            codes,
+            scale,
+            zero,
+            numerics.find_global_scale(x, nvfp4()),
+            numerics.dequantize(codes, scale, operand, None, zero),
+        )
+
+    torch.compiler.reset()
+    x = torch.randn(5, 300)
+    for expected, actual in zip(both(x), torch.compile(both, fullgraph=True, backend="aot_eager")(x), strict=True):
+        assert same_bits(expected, actual)
 
 
 def test_a_static_linear_traces_as_one_graph():

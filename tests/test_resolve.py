@@ -138,6 +138,19 @@ def test_a_file_that_is_present_replaces_the_shipped_one_of_its_name(tmp_path: P
     assert [33] == [kernel.minimum_rows for kernel in catalogue.kernels if kernel.name == "int_mm"]
 
 
+def test_shipped_kernels_may_name_architectures_that_a_folder_of_its_own_devices_has_not(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    write(own, "one_scale.yaml", (EVERY_FEATURE / "one_scale.yaml").read_text())
+    write(
+        own, "devices.yaml", "devices:\n  cpu: {vendor: cpu, family: cpu, fp8: none, mx: false, int8: true, wave: 1}\n"
+    )
+
+    catalogue, found_here = resolve(read_folder(own, EVERY_FEATURE))
+
+    assert () == found_here
+    assert ["cpu"] == [device.arch for device in catalogue.devices]
+
+
 def test_problems_in_shipped_files_are_shown_under_shipped(tmp_path: Path) -> None:
     shipped = edited(tmp_path, kernels__torch=("minimum: 17", "minimum: 0"))
     own = tmp_path / "own"
@@ -152,7 +165,9 @@ def test_problems_in_shipped_files_are_shown_under_shipped(tmp_path: Path) -> No
 def test_paths_in_errors_are_relative_to_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = edited(tmp_path, one_scale=("title: INT8", "title: 8 #"))
     monkeypatch.chdir(tmp_path)
-    expected = "schemes/one_scale.yaml:2:8: title: needs text, found the number 8; quote it, as all version numbers: '8'"
+    expected = (
+        "schemes/one_scale.yaml:2:8: title: needs text, found the number 8; quote it, as all version numbers: '8'"
+    )
 
     for folder in (copy, Path("schemes"), Path("./schemes")):
         assert [expected] == [str(problem) for problem in read_folder(folder, folder).problems]
@@ -195,9 +210,9 @@ def test_a_library_that_is_trusted_by_name_is_admitted(tmp_path: Path) -> None:
     shutil.copy(ERRORS / "kernels_untrusted.yaml", copy / "kernels" / "untrusted.yaml")
 
     assert [] == problems(copy, "os")
-    assert ["kernels/untrusted.yaml:2:10: library 'os' is not trusted; pass --trust-library os to load its symbols"] == (
-        problems(copy, "sys")
-    )
+    assert [
+        "kernels/untrusted.yaml:2:10: library 'os' is not trusted; pass --trust-library os to load its symbols"
+    ] == (problems(copy, "sys"))
 
 
 def test_a_symbol_outside_its_library_is_refused_even_if_both_are_trusted(tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ def why_not_aiter_triton_preshuffle(facts: Facts, layer: LayerFacts) -> list[Rea
     reasons: list[Reason] = []
     if facts.arch != "gfx1250":
         reasons.append(Reason("hardware", "gfx1250", facts.arch))
-    reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_PRESHUFFLE)
     if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
         reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
+    reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_PRESHUFFLE)
     if layer.n % 16 != 0:
         reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
     if layer.k % 128 != 0:
@@ -356,9 +356,9 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
     reasons: list[Reason] = []
     if facts.arch not in ("gfx942", "gfx950", "gfx1250"):
         reasons.append(Reason("hardware", "gfx942, gfx950 or gfx1250", facts.arch))
-    reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
         reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
+    reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -435,9 +435,9 @@ def why_not_aiter_triton_rdna4(facts: Facts, layer: LayerFacts) -> list[Reason]:
     reasons: list[Reason] = []
     if facts.arch != "gfx1201":
         reasons.append(Reason("hardware", "gfx1201", facts.arch))
-    reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
         reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
+    reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -517,12 +517,12 @@ def why_not_torch_scaled_mm(facts: Facts, layer: LayerFacts) -> list[Reason]:
     if facts.arch != "sm_90":
         reasons.append(Reason("hardware", "sm_90", facts.arch))
     reasons += facts.lacks(QUANTIZE, SCALED_MM_1X128)
-    if layer.n % 128 != 0:
-        reasons.append(Reason("layer", "N a multiple of 128", f"N = {layer.n}"))
-    if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
-    if layer.out_dtype != "bf16":
-        reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
+    if layer.n % 16 != 0:
+        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+    if layer.k % 16 != 0:
+        reasons.append(Reason("layer", "K a multiple of 16", f"K = {layer.k}"))
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of scaled_mm_1x128 depend on M)", "on"))
     return reasons
 
 
@@ -594,6 +594,8 @@ def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
     """Why `reference` cannot run this layer; empty if nothing speaks against it."""
     reasons: list[Reason] = []
     reasons += facts.lacks(QUANTIZE, REFERENCE_LINEAR)
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of reference_linear depend on M)", "on"))
     return reasons
 
 

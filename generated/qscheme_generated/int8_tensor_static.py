@@ -91,13 +91,13 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
     reasons: list[Reason] = []
     if facts.arch not in ("gfx942", "gfx950", "gfx1151", "gfx1201", "gfx1250"):
         reasons.append(Reason("hardware", "gfx942, gfx950, gfx1151, gfx1201 or gfx1250", facts.arch))
-    reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8)
     if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
         reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.17"):
         reasons.append(Reason("library", "aiter v0.1.17 or later on gfx1201", facts.version("aiter")))
     if facts.arch == "gfx1151" and facts.older("aiter", "v0.1.19"):
         reasons.append(Reason("library", "aiter v0.1.19 or later on gfx1151", facts.version("aiter")))
+    reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8)
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if not facts.on("aiter"):
@@ -200,6 +200,8 @@ def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
     """Why `reference` cannot run this layer; empty if nothing speaks against it."""
     reasons: list[Reason] = []
     reasons += facts.lacks(QUANTIZE, REFERENCE_LINEAR)
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of reference_linear depend on M)", "on"))
     return reasons
 
 

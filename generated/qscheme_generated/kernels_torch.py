@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+import torch
+
+from qscheme.ops import opaque
 from qscheme.types import Form, Kernel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
-    import torch
     from torch import Tensor
 
 
@@ -32,6 +35,28 @@ def adapt_scaled_mm_1x128(form: int, functions: tuple[object, ...]) -> ScaledMm1
     return cast("ScaledMm1x128", functions[0])
 
 
+def opaque_scaled_mm_1x128(kernel: Callable[..., object]) -> ScaledMm1x128:
+    """`torch.scaled_mm_1x128` as a custom op, which torch.compile does not look into."""
+
+    def fake(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, output_dtype: torch.dtype) -> Tensor:
+        return mat_a.new_empty((mat_a.shape[0], mat_b.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, ScalarType output_dtype) -> Tensor"
+    return cast(
+        "ScaledMm1x128",
+        opaque(
+            "torch_scaled_mm_1x128",
+            schema,
+            kernel,
+            fake,
+            fixed={
+                "scale_recipe_a": torch.nn.functional.ScalingType.BlockWise1x128,
+                "scale_recipe_b": torch.nn.functional.ScalingType.BlockWise128x128,
+            },
+        ),
+    )
+
+
 SCALED_MM_1X128: Final = Kernel(
     name="torch.scaled_mm_1x128",
     library="torch",
@@ -43,6 +68,7 @@ SCALED_MM_1X128: Final = Kernel(
         ),
     ),
     adapt=adapt_scaled_mm_1x128,
+    opaque=opaque_scaled_mm_1x128,
 )
 
 if TYPE_CHECKING:

@@ -168,9 +168,9 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
     reasons: list[Reason] = []
     if facts.arch not in ("gfx950", "gfx1250"):
         reasons.append(Reason("hardware", "gfx950 or gfx1250", facts.arch))
-    reasons += facts.lacks(DYNAMIC_MXFP4_QUANT, GEMM_AFP4WFP4_ONE_SPLIT, GEMM_AFP4WFP4)
     if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
         reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
+    reasons += facts.lacks(DYNAMIC_MXFP4_QUANT, GEMM_AFP4WFP4_ONE_SPLIT, GEMM_AFP4WFP4)
     if layer.k % 32 != 0:
         reasons.append(Reason("layer", "K a multiple of 32", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -242,6 +242,8 @@ def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
     """Why `reference` cannot run this layer; empty if nothing speaks against it."""
     reasons: list[Reason] = []
     reasons += facts.lacks(QUANTIZE, REFERENCE_LINEAR)
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of reference_linear depend on M)", "on"))
     return reasons
 
 

@@ -99,6 +99,8 @@ def resolve_calls(
     if len({_weights(call.gemm) for call in calls}) > 1:
         message = "its GEMMs read the weight or its scales in different layouts; make a backend of each"
         found(message, path)
+    if weight.format == "fp8_e4m3" and len({call.gemm.fp8 for call in calls}) > 1:
+        found("its GEMMs read FP8 in different flavours; make a backend of each", path)
     library = written[0].gemm.partition(".")[0] if written else None
     if library and backend.name != library and not backend.name.startswith(f"{library}_"):
         message = f"a backend's name starts with the library of its GEMM: {library}_{backend.name}"

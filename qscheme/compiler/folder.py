@@ -31,11 +31,12 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class File(Generic[ModelT]):
-    """One YAML file: its stem, what it says, and where it says it."""
+    """One YAML file: its stem, what it says, and where it says it. shipped: whether the folder itself lacks it."""
 
     stem: str
     model: ModelT
     document: Document
+    shipped: bool
 
     def place(self, *path: str | int) -> Place:
         """Where the value at a key path stands."""
@@ -133,7 +134,9 @@ class _Reader:
             errors = error.errors()
         problems = list(problems_of(errors, document, model))
         self.problems.extend(problems)
-        return None if found is None or problems else File(path.stem, found, document)
+        if found is None or problems:
+            return None
+        return File(path.stem, found, document, shipped=not path.is_relative_to(self.folder))
 
     def histories(self, files: Iterable[File[KernelFile]]) -> Iterator[History]:
         names: dict[str, Place] = {}

@@ -144,6 +144,9 @@ class KernelModel(Closed):
             either("true, false, a number, text or {import: NAME}"),
         ],
     ] = Field(default_factory=dict, description="keywords that are always passed with the same value")
+    traceable: bool | None = Field(
+        default=None, description="false if torch.compile cannot look into it, although it can into its library"
+    )
     needs: Needs = Field(default=NOTHING_NEEDED, description="what must hold whatever the scheme")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from qscheme.compiler.ir import Imported
 from qscheme.compiler.kernel_functions import adapt_body, fake_body
-from qscheme.compiler.parameters import argument, constant_name, parameters_of, protocol_name, signature
+from qscheme.compiler.parameters import OBJECT, argument, constant_name, parameters_of, protocol_name, signature
 from qscheme.types import Form
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class KernelText:
     schema: str
     op: str
     positional: str
+    fixed: str
     opaque: bool
     data: str
 
@@ -50,6 +52,7 @@ def kernel_text(kernel: ir.Kernel) -> KernelText:
     """All the text of one kernel."""
     opaque = not kernel.traceable
     parameters = parameters_of(kernel)
+    stated = [parameter for parameter in parameters if parameter.type != OBJECT]
     returns = "Tensor" if kernel.does == "gemm" else "tuple[Tensor, Tensor]"
     return KernelText(
         name=kernel.name,
@@ -61,10 +64,11 @@ def kernel_text(kernel: ir.Kernel) -> KernelText:
         returns=returns,
         adapt=tuple(adapt_body(kernel, parameters)),
         fake=tuple(fake_body(kernel, parameters)) if opaque else (),
-        plain_signature=", ".join(f"{parameter.name}: {parameter.type}" for parameter in parameters),
-        schema=_schema(parameters, kernel),
+        plain_signature=", ".join(f"{parameter.name}: {parameter.type}" for parameter in stated),
+        schema=_schema(stated, kernel),
         op=f"{kernel.library}_{kernel.name}",
         positional=f", positional={count}" if (count := sum(p.positional for p in parameters)) else "",
+        fixed=f", fixed={{{fixed}}}" if (fixed := _fixed(kernel, parameters)) else "",
         opaque=opaque,
         data=_data(kernel, opaque),
     )
@@ -72,7 +76,7 @@ def kernel_text(kernel: ir.Kernel) -> KernelText:
 
 def source(value: object) -> str:
     """The Python text that makes a value; fields of named tuples that have their default are left out."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    if hasattr(value, "_fields"):
         record = cast("NamedTuple", value)
         given = {name: item for name, item in record._asdict().items() if record._field_defaults.get(name, ...) != item}
         return f"{type(record).__name__}({', '.join(f'{name}={source(item)}' for name, item in given.items())})"
@@ -86,6 +90,14 @@ def _prose(kernel: ir.Kernel) -> str:
     if kernel.does == "quantize":
         return f"`{kernel.symbols[0]}`: x [M, K] -> codes and scales."
     return f"`{kernel.symbols[0]}`: codes [M, K] and weight [N, K] -> y [M, N]."
+
+
+def _fixed(kernel: ir.Kernel, parameters: list[Parameter]) -> str:
+    """The constants that a schema cannot state, as the items of a dictionary."""
+    objects = {parameter.name for parameter in parameters if parameter.type == OBJECT}
+    return ", ".join(
+        f"{name!r}: {value.name}" for name, value in kernel.constants if name in objects and isinstance(value, Imported)
+    )
 
 
 def _schema(parameters: list[Parameter], kernel: ir.Kernel) -> str:

@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from qscheme.compiler import ir
 from qscheme.compiler.kernel_model import GemmModel, OlderGemm
-from qscheme.compiler.parameters import DTYPE_CONSTANT, class_name
+from qscheme.compiler.parameters import class_name
 from qscheme.types import Rule
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ TAKEN = frozenset((
     "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
     "devices", "switches", "libraries", "tuned", "mapping", "switch", "library_source", "tuned_table", "literal",
     "type_alias", "type_checking",
+    "opaque", "changed_config", "scale_shape", "swizzled_shape",
 ))  # fmt: skip
 """Names that generated modules use themselves, in small letters; no kernel and no tuned table may have one."""
 
@@ -89,7 +90,7 @@ def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Re
         fp8=gemm.fp8 if gemm else "device",
         batch_invariant=gemm.batch_invariant if gemm else True,
         older=tuple(_older(older, kernel) for older in _olders(kernel)),
-        traceable=file.model.traceable,
+        traceable=file.model.traceable and kernel.traceable is not False,
     )
 
 
@@ -125,7 +126,9 @@ def _problems(name: str, kernel: Anyone, file: File[KernelFile]) -> Iterator[tup
             yield path, f"the symbol {symbol} is not in the library {library!r} of this file"
     if kernel.since and kernel.until and Version(kernel.until) < Version(kernel.since):
         yield ("until",), f"{kernel.until} is older than since, {kernel.since}"
-    yield from _constant_problems(kernel, traceable=file.model.traceable)
+    if kernel.traceable and not file.model.traceable:
+        yield ("traceable",), "true says nothing of a kernel whose library is not traceable"
+    yield from _constant_problems(kernel)
     yield from _parameter_problems(kernel)
     for role, use in kernel.operands.items():
         yield from ((("operands", role, *path), message) for path, message in _operand_problems(role, use))
@@ -134,7 +137,7 @@ def _problems(name: str, kernel: Anyone, file: File[KernelFile]) -> Iterator[tup
     if isinstance(kernel, GemmModel):
         yield from _gemm_problems(kernel)
     else:
-        yield from _quantizer_problems(kernel, opaque=not file.model.traceable)
+        yield from _quantizer_problems(kernel, opaque=not file.model.traceable or kernel.traceable is False)
 
 
 def _named_symbols(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -148,17 +151,11 @@ def _named_symbols(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]
         yield from ((("older", row, "symbol", position), symbol) for position, symbol in enumerate(older.symbol))
 
 
-def _constant_problems(kernel: Anyone, *, traceable: bool) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _constant_problems(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]]:
     for key, value in kernel.constants.items():
         constant = _constant(value)
-        if isinstance(constant, ir.Imported):
-            if not constant.name.startswith("torch."):
-                yield ("constants", key, "import"), f"constants are imported from torch alone, found {constant.name}"
-            elif not traceable and not DTYPE_CONSTANT.fullmatch(constant.name):
-                message = (
-                    f"torch.compile cannot pass {constant.name} to this library; only a dtype, such as torch.bfloat16"
-                )
-                yield ("constants", key, "import"), message
+        if isinstance(constant, ir.Imported) and not constant.name.startswith("torch."):
+            yield ("constants", key, "import"), f"constants are imported from torch alone, found {constant.name}"
 
 
 def _parameter_problems(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -68,7 +68,8 @@ def _message(error: ErrorDetails, document: Document, model: type[BaseModel]) ->
     context = cast("Mapping[str, object]", error.get("ctx", {}))
     known = _known_path(document, path)
     subject = _subject(known)
-    found = _found(error["input"], document.raw(path) if not isinstance(error["input"], dict | tuple) else None)
+    value: object = error["input"]
+    found = _found(value, document.raw(path))
     match error["type"]:
         case "extra_forbidden":
             return _subject(known[:-1]) + unknown(str(path[-1]), _keys_at(model, path[:-1]), "key")
@@ -79,9 +80,9 @@ def _message(error: ErrorDetails, document: Document, model: type[BaseModel]) ->
         case "union_tag_invalid":
             return f"{subject}{unknown(str(context['tag']), _quoted(str(context['expected_tags'])), 'word')}"
         case "literal_error":
-            return subject + _literal(error["input"], str(context["expected"]), found)
+            return subject + _literal(value, str(context["expected"]), found)
         case "string_type":
-            return f"{subject}needs text, found {found}" + _quote(error["input"], document.raw(path))
+            return f"{subject}needs text, found {found}" + _quote(value, document.raw(path))
         case "string_pattern_mismatch":
             return f"{subject}needs {WRITTEN[str(context['pattern'])]}, found {found}"
         case "string_too_short" | "too_short":
@@ -95,7 +96,7 @@ def _message(error: ErrorDetails, document: Document, model: type[BaseModel]) ->
         case "form":
             return f"{subject}{error['msg']}, found {found}"
         case kind if kind in KINDS:
-            return f"{subject}needs {KINDS[kind]}, found {found}" + _unquote(kind, error["input"])
+            return f"{subject}needs {KINDS[kind]}, found {found}" + _unquote(kind, value)
         case _:
             return f"{subject}{error['msg']}"
 

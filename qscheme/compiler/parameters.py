@@ -27,6 +27,10 @@ DTYPE_CONSTANT = re.compile(r"torch\.(b?float|u?int|half|double|short|long|bool)
 """Imported constants that are dtypes, which a custom op can be given; other objects it cannot."""
 
 
+OBJECT = "object"
+"""The Python type of any other imported constant."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a kernel's Protocol; name is the keyword, or the role of a positional one."""
@@ -102,5 +106,5 @@ def passed(parameters: Iterable[Parameter], without: Iterable[str] = ()) -> str:
 
 def _constant_type(value: ir.Constant) -> str:
     if isinstance(value, Imported):
-        return "torch.dtype" if DTYPE_CONSTANT.fullmatch(value.name) else "object"
+        return "torch.dtype" if DTYPE_CONSTANT.fullmatch(value.name) else OBJECT
     return type(value).__name__

@@ -109,7 +109,7 @@ class _Resolver:
                 self.report(file.place("tuned_tables", name, *path), message)
             products = tuple(sorted(table.products.items()))
             for arch in table.products:
-                self.arch_is_known(arch, file.key_place("tuned_tables", name, "products", arch))
+                self.arch_is_known(arch, file, file.key_place("tuned_tables", name, "products", arch))
             self.tables[name] = TunedTable(name, says.library, table.kind, table.files, table.variable, products), place
 
     def library_kernels(self, file: File[KernelFile]) -> None:
@@ -123,16 +123,17 @@ class _Resolver:
             if len(self.problems) > before:
                 self.broken.add(f"{file.stem}.{name}")
 
-    def arch_is_known(self, arch: str, place: Place) -> None:
-        if self.devices is not None and arch not in self.devices:
+    def arch_is_known(self, arch: str, file: AnyFile, place: Place) -> None:
+        """A shipped file may name architectures that a folder with devices of its own has not."""
+        if self.devices is not None and arch not in self.devices and not file.shipped:
             self.report(place, unknown(arch, self.devices, "architecture"))
 
     def needs_are_known(self, needs: model.Needs, file: AnyFile, path: tuple[str | int, ...]) -> None:
         for position, arch in enumerate(needs.arch):
-            self.arch_is_known(arch, file.place(*path, "arch", position))
+            self.arch_is_known(arch, file, file.place(*path, "arch", position))
         for row, where in enumerate(needs.where):
             for position, arch in enumerate(where.arch):
-                self.arch_is_known(arch, file.place(*path, "where", row, "arch", position))
+                self.arch_is_known(arch, file, file.place(*path, "where", row, "arch", position))
         for position, switch in enumerate(needs.switches):
             if self.folder.switches and switch not in self.switches:
                 self.report(file.place(*path, "switches", position), unknown(switch, self.switches, "switch"))

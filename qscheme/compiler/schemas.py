@@ -39,9 +39,9 @@ def _of_the_language(node: object) -> object:
     if "default" in kept and kept["default"] in (None, []):
         del kept["default"]
     kept.pop("discriminator", None)
-    forms = cast(
-        "list[object]", [*cast("list[object]", kept.pop("anyOf", [])), *cast("list[object]", kept.pop("oneOf", []))]
-    )
+    forms: list[object] = []
+    for union in (kept.pop("anyOf", []), kept.pop("oneOf", [])):
+        forms += cast("list[object]", union)
     forms = [form for form in forms if form != {"type": "null"}]
     if len(forms) == 1:
         return {**cast("dict[str, object]", forms[0]), **kept}

@@ -39,9 +39,9 @@ class BackendText:
     """What the template prints for one backend."""
 
     name: str
-    hardware: tuple[ir.Check, ...]
+    before_symbols: tuple[ir.Check, ...]
     kernels: tuple[str, ...]
-    rest: tuple[ir.Check, ...]
+    after_symbols: tuple[ir.Check, ...]
     prepare: tuple[str, ...]
     bind_parameters: str
     bind_prose: str
@@ -54,9 +54,9 @@ def backend_text(scheme: ir.Scheme, backend: ir.Backend) -> BackendText:
     kernels = backend.kernels
     return BackendText(
         name=backend.name,
-        hardware=tuple(check for check in backend.checks if check.kind == "hardware"),
+        before_symbols=tuple(check for check in backend.checks if check.kind in ("hardware", "library")),
         kernels=tuple(constant_name(kernel) for kernel in kernels),
-        rest=tuple(check for check in backend.checks if check.kind != "hardware"),
+        after_symbols=tuple(check for check in backend.checks if check.kind not in ("hardware", "library")),
         prepare=tuple(_prepare(scheme, backend)),
         bind_parameters=", ".join(f"{kernel.name}: {protocol_name(kernel)}" for kernel in kernels),
         bind_prose=_bind_prose(backend),

@@ -60,7 +60,7 @@ def machine(every_shape_tuned: bool = True, batch_invariant: bool = False) -> ty
         device=load().devices[DEVICE.arch],
         compute_units=DEVICE.compute_units,
         tuned=ALL_TUNED if every_shape_tuned else facts.tuned,
-        switches={name: True for name in facts.switches} | {"batch_invariant": batch_invariant},
+        switches=dict.fromkeys(facts.switches, True) | {"batch_invariant": batch_invariant},
     )
 
 

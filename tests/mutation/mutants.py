@@ -93,7 +93,7 @@ def _operands(original: dict[str, Any], changed: Callable[..., Mutant]) -> Itera
                 if other != use["dtype"]:
                     make = _drop("operands", role, "dtype") if other is None else _set("operands", role, "dtype", other)
                     yield changed("dtype view", f"{role} as {other}, not {use['dtype']}", make)
-        if role in ("bias", "output_dtype"):
+        if role == "output_dtype":
             yield changed("operand removed", f"{role} not passed", _drop("operands", role))
     for one, other in combinations(operands, 2):
         if sorted(operands[one].keys() & {"as", "position"}) == sorted(operands[other].keys() & {"as", "position"}):
@@ -197,9 +197,7 @@ def mutants_of_backend(scheme: str, backend: dict[str, Any]) -> Iterator[Mutant]
                 yield changed("bound of M", say, _set(*path, "when", "m", "max", other))
         for other in calls:
             if other["gemm"] != call["gemm"]:
-                yield changed(
-                    "wrong GEMM", f"call {place} with {other['gemm']}", _set(*path, "gemm", other["gemm"])
-                )
+                yield changed("wrong GEMM", f"call {place} with {other['gemm']}", _set(*path, "gemm", other["gemm"]))
     for place in range(len(calls) - 1):
         yield changed("call removed", f"call {place} removed", _drop("calls", place))
 

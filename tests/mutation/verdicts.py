@@ -29,16 +29,18 @@ SHAPES = {
     ("int8_ptpc", "aiter_triton"): (48, 96, (17,)),
     ("int8_tensor_static", "aiter_ck"): (96, 272, (33,)),
     ("int8_tensor_static", "aiter_triton"): (48, 96, (17,)),
-    ("mxfp4", "aiter_asm"): (128, 512, (5, 40, 65)),
-    ("mxfp4", "aiter_triton"): (48, 256, (5,)),
+    ("mxfp4", "aiter_asm"): (128, 256, (5, 33, 65)),
+    ("mxfp4", "aiter_triton"): (48, 512, (33,)),
 }
-HOW = ("codes", "x", "invariant")
+SPLIT = 5
+"""A number of rows for which the configuration of the FP4 GEMM has a split along K."""
 
 
 def cases(scheme: str, backend: str) -> list[Case]:
     """Small layers that show every operand of a backend."""
-    n, k, rows = SHAPES.get((scheme, backend), (208, 384, (5,)))
-    return [Case(scheme, backend, n, k, rows, bias=True, how=how) for how in HOW]
+    n, k, rows = SHAPES.get((scheme, backend), (144, 256, (5,)))
+    how = {"codes": rows, "x": rows, "invariant": (SPLIT,)}
+    return [Case(scheme, backend, n, k, each, bias=True, how=word) for word, each in how.items()]
 
 
 def emulated(entries: list[dict[str, Any]], folder: str, package: str) -> dict[int, dict[str, str]]:
@@ -70,9 +72,7 @@ def _paper(arch: str, release: str) -> Iterator[None]:
     DEVICE.arch = before
 
 
-def verdicts(
-    entries: list[Mutated], package: str, facts: Callable[[bool], types.Facts]
-) -> dict[int, dict[str, str]]:
+def verdicts(entries: list[Mutated], package: str, facts: Callable[[bool], types.Facts]) -> dict[int, dict[str, str]]:
     """For each mutant {"caught": why} or {"equal" or "survived": what was compared}; nothing where no backend ran."""
     known = {invariant: facts(invariant) for invariant in (False, True)}
     shipped: dict[tuple[str, Case], dict[str, Any]] = {}
@@ -108,15 +108,16 @@ def _tried(case: Case, package: str, name: str, facts: types.Facts) -> dict[str,
     return found
 
 
-def _verdict(
-    case: Case, result: dict[str, Any], shipped: dict[str, Any], before: dict[str, str]
-) -> dict[str, str]:
+def _verdict(case: Case, result: dict[str, Any], shipped: dict[str, Any], before: dict[str, str]) -> dict[str, str]:
     if "error" in result:
         return {"caught": result["error"]}
     wrong = [(rows, error) for rows, error in zip(case.rows, result["errors"], strict=True) if error > LARGEST_ERROR]
     if wrong:
         rows, error = wrong[0]
         return {"caught": f"an error of {error:.2g} for {rows} rows ({case.how})"}
+    names, usual = ([[list(one) for one in each] for each in found["kernels"]] for found in (result, shipped))
+    if names != usual:
+        return {"caught": f"kernels {names} ({case.how})"}
     compared = f"{case.backend} ({case.how})"
     same = result["digests"] == shipped["digests"] and "survived" not in before
     return {"equal" if same else "survived": ", ".join((*before.values(), compared))}

@@ -1,0 +1,35 @@
+"""Mutants that change no byte of any result, each with the reason."""
+
+from __future__ import annotations
+
+_BYTES = "the operand is stored as bytes, and bytes viewed as bytes are the same"
+_RELAID = "the binder lays scales out itself where the quantizer does not, so the same bytes arrive"
+
+REASONS = {
+    "per_token_quant_hip: scales written per_row, not row_major": "one column has one order",
+    "per_group_quant_hip: group_size not passed": "128 is the function's default in every release",
+    "per_1x32_f4_quant_hip: scales written as fp4x2, not e8m0": "both words lead to a view as what the GEMM takes",
+    "dynamic_mxfp4_quant: scales written row_major, not column_major": "laid out once more, in the order they have",
+    "dynamic_mxfp4_quant: scales written as fp4x2, not bytes": _BYTES,
+    "dynamic_mxfp4_quant: scales written as e8m0, not bytes": _BYTES,
+    "dynamic_mxfp4_quant: codes written as fp4x2": _BYTES,
+    "gemm_a8w8_blockscale_bpreshuffle: output_dtype not passed": "bf16, the only output, is the function's default",
+    "triton_gemm_a8w8_blockscale_preshuffle: is_x_scale_tranposed not passed": "true is the function's default",
+    "triton_gemm_a8w8_blockscale_preshuffle: FP8 as the checkpoint has it": "its one backend runs on gfx1250, where "
+    "FP8 is as the checkpoint has it",
+    "gemm_a4w4: bpreshuffle not passed": "true is the function's default",
+    "gemm_afp4wfp4_preshuffle: weight as None, not bytes": _BYTES,
+    "gemm_afp4wfp4_preshuffle: weight_scale as None, not bytes": _BYTES,
+    **{
+        f"{kernel}: {role} as None, not bytes": _BYTES
+        for kernel in ("gemm_afp4wfp4", "gemm_afp4wfp4_one_split")
+        for role in ("x", "weight", "x_scale", "weight_scale")
+    },
+    "gemm_afp4wfp4_one_split: looked up as for triton_gemm_a8w8_blockscale_one_split": "a tile changes speed alone "
+    "where it fits the shape",
+    "fp8_block128 aiter_triton_preshuffle: transpose_scale flipped in call 0": _RELAID,
+    "fp8_block128 aiter_ck_preshuffle: transpose_scale flipped in call 0": _RELAID,
+    "mxfp4 aiter_asm: shuffle flipped in call 1": _RELAID,
+    "mxfp4 aiter_asm: shuffle flipped in call 2": _RELAID,
+}
+"""The change of each such mutant."""
