@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	@echo "Installing torch into .venv; the first time takes some minutes."
 	$(INSTALL) pip
-	$(INSTALL) --build-constraint constraints.txt --editable .
+	$(INSTALL) --build-constraint constraints.txt --editable . numpy
 	@touch $@
 
 # Triton's interpreter computes in AMD's FP8 formats from 3.9 on, whatever triton a build of torch asks for.
