@@ -51,6 +51,8 @@ def kernel_text(kernel: ir.Kernel) -> KernelText:
     opaque = not kernel.traceable
     parameters = parameters_of(kernel)
     returns = "Tensor" if kernel.does == "gemm" else "tuple[Tensor, Tensor]"
+    if kernel.asymmetric:
+        returns = "tuple[Tensor, Tensor, Tensor]"
     return KernelText(
         name=kernel.name,
         full_name=f"{kernel.library}.{kernel.name}",
