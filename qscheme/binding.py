@@ -12,7 +12,7 @@ import torch
 
 from qscheme.errors import BindFailed, InvalidInput, InvalidLayer
 from qscheme.numerics import rotate_hadamard, scale_shape
-from qscheme.operands import DTYPES, layer_facts, operands_of
+from qscheme.operands import CODES, DTYPES, layer_facts, operands_of, packed_columns
 from qscheme.types import Activation
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
         Rows,
         Scheme,
     )
+
+OPERANDS = (
+    "weight", "weight_scale", "input_scale", "bias", "weight_global_scale", "weight_zero_point", "input_global_scale",
+)  # fmt: skip
+"""The prepared tensors, by name."""
 
 FLOATS = {word: dtype for dtype, word in DTYPES.items()}
 
@@ -84,7 +89,7 @@ class Bound:
         decision: Decision,
         prepared: Prepared,
         functions: tuple[tuple[Rows, QuantizedRows], tuple[Rows, QuantizedRows]],
-        activation: Activation,
+        activation: Activation | None,
         inputs: tuple[torch.dtype, ...],
     ) -> None:
         self.backend = backend.name
@@ -150,19 +155,22 @@ class Bound:
 
     def _from_codes(self, codes: Tensor, x_scale: Tensor) -> Tensor:
         shape, activation = codes.shape, self.activation
-        packed = 2 if activation.format == "fp4_e2m1" else 1
+        run = self._compiled_quantized if is_compiling() else self._eager_quantized
+        if run is None or activation is None:
+            raise InvalidInput(self.name, "an x that is not quantized, as the scheme asks", "codes and scales")
         if self._about.rotation is not None:
             raise InvalidInput(self.name, "an x that is not quantized, as the layer rotates it", "codes and scales")
         if codes.dtype != activation.codes_dtype:
             raise InvalidInput(self.name, f"codes in {activation.codes_dtype}", str(codes.dtype))
-        if not shape or shape[-1] * packed != self.k:
-            raise InvalidInput(self.name, f"codes [..., {self.k // packed}]", f"shape {list(shape)}")
+        columns = packed_columns(activation.format, self.k)
+        if not shape or shape[-1] != columns:
+            raise InvalidInput(self.name, f"codes [..., {columns}]", f"shape {list(shape)}")
         rows = codes.reshape(-1, shape[-1]).contiguous()
         m = rows.shape[0]
         wanted = scale_shape(m, self.k, activation.granularity)
         if x_scale.dtype == torch.float8_e8m0fnu:
             x_scale = x_scale.view(torch.uint8)
-        dtype = torch.float32 if activation.scale == "fp32" else torch.uint8
+        dtype = {"fp32": torch.float32, "e4m3": torch.float8_e4m3fn}.get(activation.scale, torch.uint8)
         flat = wanted[-1] == 1 and x_scale.dim() < 2
         if x_scale.dtype != dtype or x_scale.numel() != _count(wanted) or not (flat or x_scale.shape[-1] == wanted[-1]):
             found = f"{list(x_scale.shape)} in {x_scale.dtype}"
@@ -172,13 +180,12 @@ class Bound:
         if m == 0:
             return codes.new_empty((*shape[:-1], self.n), dtype=self.out_dtype)
         scale = x_scale.reshape(wanted).contiguous()
-        run = self._compiled_quantized if is_compiling() else self._eager_quantized
         return run(rows, scale).reshape(*shape[:-1], self.n)
 
     def _refused(self, x: Tensor) -> InvalidInput:
         if x.dim() == 0 or x.shape[-1] != self.k:
             return InvalidInput(self.name, f"shape [..., {self.k}]", f"shape {list(x.shape)}")
-        if x.dtype == self.activation.codes_dtype:
+        if self.activation is not None and x.dtype == self.activation.codes_dtype:
             return InvalidInput(self.name, "x_scale beside quantized codes", "none")
         return InvalidInput(self.name, f"a dtype of {', '.join(map(str, self._inputs))}", str(x.dtype))
 
@@ -224,7 +231,7 @@ class _Loaded(NamedTuple):
     eager: tuple[Callable[..., object], ...]
     compiled: tuple[Callable[..., object], ...]
     rotates: bool
-    activation: Activation
+    activation: Activation | None
     inputs: tuple[torch.dtype, ...]
 
 
@@ -285,12 +292,14 @@ def _rotating(rows: Rows) -> Rows:
     return apply
 
 
-def _activation(scheme: Scheme, backend: Backend, facts: Facts) -> Activation:
+def _activation(scheme: Scheme, backend: Backend, facts: Facts) -> Activation | None:
+    if scheme.activation is None:
+        return None
     calls = tuple(calls_of(backend, facts))
     quantizer = next(kernel for kernel in backend.quantizers if kernel.name == calls[0].quantize)
     operand = scheme.activation
-    codes = {"int8": torch.int8, "fp4_e2m1": torch.uint8}.get(operand.format)
-    if codes is None:
+    codes = CODES[operand.format]
+    if operand.format == "fp8_e4m3":
         native = backend.fp8 == "device" and facts.device.fp8 == "fnuz"
         codes = torch.float8_e4m3fnuz if native else torch.float8_e4m3fn
     return Activation(
@@ -305,7 +314,7 @@ def _activation(scheme: Scheme, backend: Backend, facts: Facts) -> Activation:
 
 def _pairs(old: Prepared, new: Prepared) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Each operand that both have, by name."""
-    for name in ("weight", "weight_scale", "input_scale", "bias"):
+    for name in OPERANDS:
         first, second = cast("Tensor | None", getattr(old, name)), cast("Tensor | None", getattr(new, name))
         if first is not None and second is not None:
             yield name, first, second

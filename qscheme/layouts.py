@@ -268,3 +268,8 @@ def as_dtype(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 def swizzled_shape(rows: int, columns: int) -> tuple[int, int]:
     """The shape of scales [rows, columns] after `swizzle_e8m0_256x8`."""
     return -(-rows // 256) * 256, -(-columns // 8) * 8
+
+
+def row_vector(scale: Tensor, columns: int) -> Tensor:
+    """A scale with one element, or one for each of `columns`, as [1, columns], contiguous, float32."""
+    return expand_rows(scale, columns).reshape(1, columns)

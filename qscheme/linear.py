@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from qscheme.errors import InvalidLayer
+from qscheme.numerics import find_global_scale, quantize_asymmetric, rotate_hadamard
 from qscheme.numerics import quantize as quantize_rows
-from qscheme.numerics import rotate_hadamard
-from qscheme.operands import ROTATION
+from qscheme.operands import PACKED, ROTATION, WORDS
 from qscheme.selection import dispatch
 from qscheme.tables import Tables, load
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qscheme.binding import Bound
-    from qscheme.types import Facts
+    from qscheme.types import Facts, Scheme
 
 
 class Linear(nn.Module):
@@ -38,6 +38,9 @@ class Linear(nn.Module):
     weight_scale: Tensor
     input_scale: Tensor | None
     bias: Tensor | None
+    weight_global_scale: Tensor | None
+    weight_zero_point: Tensor | None
+    input_global_scale: Tensor | None
 
     def __init__(
         self,
@@ -47,6 +50,9 @@ class Linear(nn.Module):
         *,
         input_scale: Tensor | None = None,
         bias: Tensor | None = None,
+        weight_global_scale: Tensor | None = None,
+        weight_zero_point: Tensor | None = None,
+        input_global_scale: Tensor | None = None,
         out_dtype: torch.dtype = torch.bfloat16,
         name: str = "",
         rotation: int | None = None,
@@ -64,6 +70,9 @@ class Linear(nn.Module):
         self.register_buffer("weight_scale", weight_scale)
         self.register_buffer("input_scale", input_scale)
         self.register_buffer("bias", bias)
+        self.register_buffer("weight_global_scale", weight_global_scale)
+        self.register_buffer("weight_zero_point", weight_zero_point)
+        self.register_buffer("input_global_scale", input_global_scale)
         self._tables = tables
         self._bound: Bound | None = None
         vars(nn.Module)["register_load_state_dict_post_hook"](self, _unbind)
@@ -109,6 +118,7 @@ def quantize(
     scheme: str,
     *,
     input_scale: Tensor | float | None = None,
+    input_global_scale: Tensor | float | None = None,
     rotation: int | None = None,
     out_dtype: torch.dtype | None = None,
     name: str = "",
@@ -116,7 +126,8 @@ def quantize(
 ) -> Linear:
     """A quantized layer from a float one, by the scheme's own weight rule.
 
-    input_scale: the activation's static scale, for schemes that have one. rotation: 32 to rotate the weight by
+    input_scale: the activation's static scale, for schemes that have one. input_global_scale: likewise the scale over
+    the activation's own, for schemes with two levels of scales. rotation: 32 to rotate the weight by
     Hadamard blocks of 32 before it is quantized; the bound function rotates x the same way. out_dtype: the float
     layer's dtype if None. Raises UnknownScheme or InvalidLayer.
     """
@@ -124,24 +135,35 @@ def quantize(
     operand = found.weight
     weight = layer.weight.detach()
     n, k = weight.shape
-    if (found.activation.mode == "static") != (input_scale is not None):
-        needs = "one value" if input_scale is None else "None"
-        given = "none" if input_scale is None else "a value"
-        raise InvalidLayer(name, "input_scale", f"{needs}, as the activation is {found.activation.mode}", given)
-    if operand.format == "fp4_e2m1" and k % 2:
-        raise InvalidLayer(name, "weight", "an even K, as two codes share a byte", f"K = {k}")
+    _check_given(found, name, input_scale, input_global_scale)
+    codes_together = WORDS if operand.packing == "int32_columns" else PACKED.get(operand.format, (1, 1))[0]
+    if k % codes_together:
+        needs = "an even K" if codes_together == 2 else f"K a multiple of {codes_together}"
+        raise InvalidLayer(name, "weight", f"{needs}, as {codes_together} codes are stored together", f"K = {k}")
     if rotation is not None and (rotation != ROTATION or k % rotation):
         needs = f"None or {ROTATION}, and K a multiple of it"
         raise InvalidLayer(name, "rotation", needs, f"{rotation} and K = {k}")
-    codes, scale = quantize_rows(rotate_hadamard(weight, rotation) if rotation else weight, operand)
+    turned = rotate_hadamard(weight, rotation) if rotation else weight
+    outer = None if operand.global_scale is None else find_global_scale(turned, operand)
+    zero_point = None
+    if operand.symmetric:
+        codes, scale = quantize_rows(turned, operand, global_scale=outer)
+    else:
+        codes, scale, zero_point = quantize_asymmetric(turned, operand)
     bias = cast("Tensor | None", layer.bias)
-    static = None if input_scale is None else torch.as_tensor(input_scale, dtype=torch.float32, device=weight.device)
+    static, over = (
+        None if given is None else torch.as_tensor(given, dtype=torch.float32, device=weight.device)
+        for given in (input_scale, input_global_scale)
+    )
     return Linear(
         scheme,
         codes,
         scale,
         input_scale=static,
         bias=None if bias is None else bias.detach().clone(),
+        weight_global_scale=outer,
+        weight_zero_point=zero_point,
+        input_global_scale=over,
         out_dtype=out_dtype or weight.dtype,
         name=name,
         rotation=rotation,
@@ -149,6 +171,21 @@ def quantize(
         in_features=k,
         tables=tables,
     )
+
+
+def _check_given(
+    scheme: Scheme, name: str, input_scale: Tensor | float | None, input_global_scale: Tensor | float | None
+) -> None:
+    """Raises InvalidLayer for a scale of the activation that is needed and not given, or given and not needed."""
+    mode = scheme.activation.mode if scheme.activation else "none"
+    if (mode == "static") != (input_scale is not None):
+        needs = "one value" if input_scale is None else "None"
+        given = "none" if input_scale is None else "a value"
+        raise InvalidLayer(name, "input_scale", f"{needs}, as the activation is {mode}", given)
+    two_levels = bool(scheme.activation and scheme.activation.global_scale)
+    if two_levels != (input_global_scale is not None):
+        needs = "one value, as the activation has two levels of scales" if two_levels else "None"
+        raise InvalidLayer(name, "input_global_scale", needs, "a value" if input_global_scale is not None else "none")
 
 
 def _unbind(module: nn.Module, incompatible: object) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qscheme.errors import InvalidLayer
+from qscheme.formats import unpack_zero_points
 from qscheme.layouts import expand_rows, expand_widths
 from qscheme.numerics import scale_shape
 from qscheme.types import LayerFacts, Operands
@@ -22,15 +23,33 @@ T = TypeVar("T")
 DTYPES: dict[torch.dtype, str] = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 """The output dtypes, by the words that schemes use."""
 
-CODES: dict[str, torch.dtype] = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn, "fp4_e2m1": torch.uint8}
+CODES: dict[str, torch.dtype] = {
+    "int8": torch.int8,
+    "int4": torch.int8,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp6_e2m3": torch.uint8,
+    "fp6_e3m2": torch.uint8,
+    "fp4_e2m1": torch.uint8,
+}
 """The dtype in which a checkpoint stores each format."""
+
+PACKED: dict[str, tuple[int, int]] = {"fp4_e2m1": (2, 1), "fp6_e2m3": (4, 3), "fp6_e3m2": (4, 3)}
+"""Formats whose codes share bytes: how many codes stand in how many bytes."""
+
+WORDS = 8
+"""How many INT4 codes stand in an int32."""
 
 ROTATION = 32
 """The block size of a Hadamard rotation; no other is known."""
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
-_STORED_SCALES = {"fp32": "float32, bfloat16 or float16", "e8m0": "uint8 with E8M0 bytes"}
+_STORED_SCALES = {
+    "fp32": "float32, bfloat16 or float16",
+    "e8m0": "uint8 with E8M0 bytes",
+    "e4m3": "float8_e4m3fn",
+    "e5m3": "uint8 with E5M3 bytes",
+}
 
 
 def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
@@ -59,6 +78,7 @@ def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
         has_bias=_optional(layer, "bias", None) is not None,
         rotation=rotation,
         prequantized=prequantized,
+        fused=_is_fused(layer, scheme),
     )
 
 
@@ -77,7 +97,58 @@ def operands_of(layer: Layer, scheme: Scheme, facts: LayerFacts) -> Operands:
         input_scale=_input_scale(layer, scheme, weight),
         bias=_bias(layer, weight, n),
         out_dtype=layer.out_dtype,
+        weight_global_scale=_one_value(layer, "weight_global_scale", scheme.weight.global_scale is not None, weight),
+        weight_zero_point=_zero_point(layer, scheme, weight, n, k),
+        input_global_scale=_one_value(
+            layer, "input_global_scale", bool(scheme.activation and scheme.activation.global_scale), weight
+        ),
     )
+
+
+def packed_columns(element: str, k: int) -> int:
+    """How many bytes hold K codes of a row."""
+    codes, size = PACKED.get(element, (1, 1))
+    return k // codes * size
+
+
+def _is_fused(layer: Layer, scheme: Scheme) -> bool:
+    """Whether the layer has one weight scale for each of its parts, where the scheme has one for the tensor."""
+    scale = _tensor(layer, "weight_scale")
+    if scale is None:
+        widths: Sequence[int] | None = _optional(layer, "logical_widths", None)
+        return scheme.weight.granularity == "per_tensor" and widths is not None and len(widths) > 1
+    return scheme.weight.granularity == "per_tensor" and scale.numel() > 1
+
+
+def _one_value(layer: Layer, operand: str, wanted: bool, weight: Tensor) -> Tensor | None:
+    """A scale of the whole tensor, for schemes that have one."""
+    scale = _tensor(layer, operand, weight)
+    if (scale is not None) != wanted:
+        needs = (
+            "one value, as the scheme has two levels of scales" if wanted else "None, as the scheme has no such scale"
+        )
+        raise InvalidLayer(_name(layer), operand, needs, "none" if wanted else "a tensor")
+    if scale is None:
+        return None
+    if scale.numel() != 1 or scale.dtype not in FLOATS:
+        raise InvalidLayer(_name(layer), operand, "one float value", f"{scale.dtype} of shape {list(scale.shape)}")
+    return scale.reshape(1).float()
+
+
+def _zero_point(layer: Layer, scheme: Scheme, weight: Tensor, n: int, k: int) -> Tensor | None:
+    """The weight's zero points in the shape of its scales, unpacked; None for a symmetric weight."""
+    stored = _tensor(layer, "weight_zero_point", weight)
+    if scheme.weight.symmetric:
+        return None
+    shape = scale_shape(n, k, scheme.weight.granularity)
+    if stored is None:
+        raise InvalidLayer(_name(layer), "weight_zero_point", f"zero points of shape {list(shape)}", "none")
+    if tuple(stored.shape) != shape and stored.dtype == torch.int32 and scheme.weight.packing != "plain":
+        stored = unpack_zero_points(stored, scheme.weight.packing)
+    if tuple(stored.shape) != shape or stored.dtype.is_floating_point:
+        needs = f"integers of shape {list(shape)}, or packed like the weight"
+        raise InvalidLayer(_name(layer), "weight_zero_point", needs, f"{stored.dtype} of shape {list(stored.shape)}")
+    return stored
 
 
 def _name(layer: Layer) -> str:
@@ -102,9 +173,16 @@ def _tensor(layer: Layer, operand: str, weight: Tensor | None = None) -> Tensor 
 
 
 def _stored_shape(weight: Tensor, scheme: Scheme) -> tuple[int, int]:
-    """The N and K of a weight as it is stored; two E2M1 codes share a byte."""
+    """The N and K of a weight as it is stored, several codes in a byte or a word."""
     rows, columns = weight.shape
-    return rows, columns * 2 if scheme.weight.format == "fp4_e2m1" else columns
+    codes, size = PACKED.get(scheme.weight.format, (1, 1))
+    match scheme.weight.packing:
+        case "plain":
+            return rows, columns // size * codes
+        case "int32_columns":
+            return rows, columns * WORDS
+        case "int32_rows":
+            return columns * WORDS, rows
 
 
 def _logical_shape(layer: Layer, scheme: Scheme) -> tuple[int, int]:
@@ -114,8 +192,14 @@ def _logical_shape(layer: Layer, scheme: Scheme) -> tuple[int, int]:
         raise InvalidLayer(_name(layer), "weight", "two dimensions [N, K], neither of them 0", found)
     rows, columns = (None, None) if weight is None else _stored_shape(weight, scheme)
     n, k = _logical(layer, "out_features", rows), _logical(layer, "in_features", columns)
-    if scheme.weight.format == "fp4_e2m1" and k % 2:
-        raise InvalidLayer(_name(layer), "in_features", "an even K, as two codes share a byte", str(k))
+    codes, size = PACKED.get(scheme.weight.format, (1, 1))
+    if k % codes:
+        needs = (
+            "an even K, as two codes share a byte"
+            if codes == 2
+            else f"K a multiple of {codes}, which share {size} bytes"
+        )
+        raise InvalidLayer(_name(layer), "in_features", needs, str(k))
     return n, k
 
 
@@ -131,12 +215,17 @@ def _logical(layer: Layer, word: str, stored: int | None) -> int:
 
 
 def _weight(layer: Layer, scheme: Scheme, weight: Tensor, n: int, k: int) -> Tensor:
-    stored = CODES[scheme.weight.format]
+    stored = CODES[scheme.weight.format] if scheme.weight.packing == "plain" else torch.int32
     if weight.dtype != stored:
         if scheme.weight.format != "fp4_e2m1" or weight.dtype != torch.float4_e2m1fn_x2:
             raise InvalidLayer(_name(layer), "weight", f"{stored} for {scheme.weight.format}", str(weight.dtype))
         weight = weight.view(torch.uint8)
-    columns = k // 2 if scheme.weight.format == "fp4_e2m1" else k
+    if scheme.weight.packing != "plain":
+        if _stored_shape(weight, scheme) != (n, k):
+            found = f"N = {n}, K = {k}"
+            raise InvalidLayer(_name(layer), "out_features", "all of the weight, which is packed in words", found)
+        return weight
+    columns = packed_columns(scheme.weight.format, k)
     return weight if weight.shape == (n, columns) else weight[:n, :columns]
 
 
@@ -183,15 +272,20 @@ def _scale_dtype(layer: Layer, scheme: Scheme, scale: Tensor) -> Tensor:
         return scale.float()
     if scale.dtype in (torch.uint8, torch.float8_e8m0fnu) and "e8m0" in scheme.stored_scales:
         return scale.view(torch.uint8)
+    if scale.dtype in (torch.uint8, torch.float8_e4m3fn) and "e4m3" in scheme.stored_scales:
+        return scale.view(torch.float8_e4m3fn)
+    if scale.dtype == torch.uint8 and "e5m3" in scheme.stored_scales:
+        return scale
     needs = " or ".join(_STORED_SCALES[stored] for stored in scheme.stored_scales)
     raise InvalidLayer(_name(layer), "weight_scale", needs, str(scale.dtype))
 
 
 def _input_scale(layer: Layer, scheme: Scheme, weight: Tensor) -> Tensor | None:
     scale = _tensor(layer, "input_scale", weight)
-    if scheme.activation.mode == "dynamic":
+    if scheme.activation is None or scheme.activation.mode == "dynamic":
         if scale is not None:
-            raise InvalidLayer(_name(layer), "input_scale", "None, as the activation is dynamic", "a tensor")
+            why = "dynamic" if scheme.activation else "not quantized"
+            raise InvalidLayer(_name(layer), "input_scale", f"None, as the activation is {why}", "a tensor")
         return None
     if scale is None:
         raise InvalidLayer(_name(layer), "input_scale", "one value, as the activation is static", "none")

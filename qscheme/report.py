@@ -125,7 +125,8 @@ def scheme_data(tables: Tables) -> dict[str, object]:
             {
                 "scheme": scheme.name,
                 "title": scheme.title,
-                "activation": _operand_data(scheme.activation),
+                "producers": list(scheme.producers),
+                "activation": None if scheme.activation is None else _operand_data(scheme.activation),
                 "weight": _operand_data(scheme.weight),
                 "backends": [backend.name for backend in scheme.backends],
             }
@@ -166,7 +167,7 @@ def print_decision(facts: Facts, decision: Decision) -> None:
     """Print what runs, why each better backend does not, and where the numerics differ."""
     print(f"{decision.scheme} on {facts.arch}: {decision.chosen or 'no backend can run it'}")
     for call in decision.calls:
-        print(f"  {call.when}: {call.quantize}, then {call.gemm}")
+        print(f"  {call.when}: {f'{call.quantize}, then ' if call.quantize else ''}{call.gemm}")
     for refusal in decision.refused:
         print(f"  not {refusal.backend}:")
         for reason in refusal.reasons:

@@ -172,6 +172,8 @@ def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts) -> list[Re
 
 def _mismatches(scheme: Scheme, backend: Backend, calls: tuple[Call, ...], facts: types.Facts) -> Iterator[Mismatch]:
     used = {call.quantize for call in calls}
+    if scheme.activation is None:
+        return
     fnuz = facts.device.fp8 == "fnuz" and scheme.activation.format == "fp8_e4m3"
     for kernel in backend.quantizers:
         rule = facts.rule(kernel)
@@ -193,7 +195,7 @@ def _assumed(scheme: Scheme, layer: LayerFacts) -> Iterator[str]:
     """What the loaded tensors must be, in words."""
     yield f"weight is {scheme.weight.format}, N = {layer.n}, K = {layer.k}"
     yield f"weight_scale is {' or '.join(scheme.stored_scales)}, {scheme.weight.granularity}"
-    if scheme.activation.mode == "static":
+    if scheme.activation is not None and scheme.activation.mode == "static":
         yield "input_scale is one value"
 
 

@@ -290,13 +290,16 @@ class Facts:
 class Layer(Protocol):
     """A quantized linear layer as a checkpoint stores it; any object with these attributes works.
 
-    weight: int8 and FP8 [N, K], E2M1 uint8 [N, K/2] with the even column in the low nibble.
+    weight: int8 and FP8 [N, K], E2M1 uint8 [N, K/2] with the even column in the low nibble, FP6 uint8 [N, 3 K/4], INT4
+    int8 [N, K] or int32 [N, K/8] as the scheme's packing says.
     weight_scale: [N, 1] or [N] per channel, one value per tensor, [ceil(N/128), ceil(K/128)] for 128x128,
     uint8 E8M0 [N, K/32] for 1x32. input_scale: one value, for static activations. bias: [N] or None.
 
     Optional attributes, None when absent: logical_widths (the N of each part of a fused layer), rotation (32 if the
     weight was rotated by Hadamard blocks of 32), prequantized (the layer will be called with codes and scales),
-    out_features and in_features (the logical N and K where the weight is padded).
+    out_features and in_features (the logical N and K where the weight is padded), weight_global_scale and
+    input_global_scale (one value, for schemes with two levels of scales), weight_zero_point (one for each scale, for
+    asymmetric weights).
     """
 
     scheme: str
@@ -309,7 +312,10 @@ class Layer(Protocol):
 
 
 class LayerFacts(NamedTuple):
-    """What conditions may ask about a layer. What its loaded tensors must be is checked against the scheme instead."""
+    """What conditions may ask about a layer. What its loaded tensors must be is checked against the scheme instead.
+
+    fused: the layer is of several parts, each with a scale of its own where the scheme has one for the tensor.
+    """
 
     n: int
     k: int
@@ -317,6 +323,7 @@ class LayerFacts(NamedTuple):
     has_bias: bool = False
     rotation: int | None = None
     prequantized: bool = False
+    fused: bool = False
 
 
 class Operands(NamedTuple):
@@ -330,6 +337,9 @@ class Operands(NamedTuple):
     input_scale: Tensor | None
     bias: Tensor | None
     out_dtype: torch.dtype
+    weight_global_scale: Tensor | None = None
+    weight_zero_point: Tensor | None = None
+    input_global_scale: Tensor | None = None
 
 
 class Prepared(NamedTuple):
@@ -340,6 +350,9 @@ class Prepared(NamedTuple):
     weight_scale: Tensor
     input_scale: Tensor | None
     bias: Tensor | None
+    weight_global_scale: Tensor | None = None
+    weight_zero_point: Tensor | None = None
+    input_global_scale: Tensor | None = None
 
     @property
     def static_scale(self) -> Tensor:
@@ -351,15 +364,15 @@ class Prepared(NamedTuple):
 Rows: TypeAlias = "Callable[[Tensor], Tensor]"
 """x [M, K] contiguous with M > 0 -> y [M, N]."""
 
-QuantizedRows: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
-"""codes [M, K] (or [M, K/2]) and plain scales, contiguous with M > 0 -> y [M, N]."""
+QuantizedRows: TypeAlias = "Callable[[Tensor, Tensor], Tensor] | None"
+"""codes [M, K] (packed as the format says) and plain scales, contiguous with M > 0 -> y [M, N]; None if not offered."""
 
 
 class Call(NamedTuple):
     """What runs for one range of M, in words and as data, for `explain`."""
 
     when: str
-    quantize: str
+    quantize: str | None
     gemm: str
     min_m: int = 0
     max_m: int | None = None
@@ -400,15 +413,17 @@ class Backend:
 class Scheme:
     """A quantized linear layer as data, and its backends in order of preference.
 
-    stored_scales: the formats in which checkpoints store the weight's scales.
+    activation: None where x is multiplied as it is. stored_scales: the formats in which checkpoints store the
+    weight's scales. producers: who writes such checkpoints, and under which name.
     """
 
     name: str
     title: str
-    activation: Operand
+    activation: Operand | None
     weight: Operand
     stored_scales: tuple[ScaleFormat, ...]
     backends: tuple[Backend, ...]
+    producers: tuple[str, ...] = ()
 
 
 class Activation(NamedTuple):

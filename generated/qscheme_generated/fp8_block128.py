@@ -111,7 +111,7 @@ def bind_aiter_triton_preshuffle(
     per_group_quant_hip: PerGroupQuantHip,
     triton_gemm_a8w8_blockscale_preshuffle: TritonGemmA8w8BlockscalePreshuffle,
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_triton_preshuffle` over rows of x, and over rows that are quantized already."""
+    """`aiter_triton_preshuffle` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
     bias = weights.bias
@@ -178,7 +178,7 @@ def bind_aiter_triton_tuned(
     triton_gemm_a8w8_blockscale_one_split: TritonGemmA8w8BlockscaleOneSplit,
     triton_gemm_a8w8_blockscale: TritonGemmA8w8Blockscale,
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_triton_tuned` over rows of x, and over rows that are quantized already."""
+    """`aiter_triton_tuned` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
     bias = weights.bias
@@ -268,7 +268,7 @@ def bind_aiter_ck_preshuffle(
     per_group_quant_hip: PerGroupQuantHip,
     gemm_a8w8_blockscale_bpreshuffle: GemmA8w8BlockscaleBpreshuffle,
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_ck_preshuffle` over rows of x, and over rows that are quantized already."""
+    """`aiter_ck_preshuffle` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
     bias = weights.bias
@@ -332,7 +332,7 @@ def bind_aiter_ck(
     per_group_quant_hip: PerGroupQuantHip,
     gemm_a8w8_blockscale_ck: GemmA8w8BlockscaleCk,
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_ck` over rows of x, and over rows that are quantized already."""
+    """`aiter_ck` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
     bias = weights.bias
@@ -394,7 +394,7 @@ def bind_aiter_triton(
     triton_gemm_a8w8_blockscale_one_split: TritonGemmA8w8BlockscaleOneSplit,
     triton_gemm_a8w8_blockscale: TritonGemmA8w8Blockscale,
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_triton` over rows of x, and over rows that are quantized already."""
+    """`aiter_triton` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
     bias = weights.bias
@@ -475,7 +475,7 @@ def bind_aiter_triton_rdna4(
     triton_gemm_a8w8_blockscale_one_split: TritonGemmA8w8BlockscaleOneSplit,
     triton_gemm_a8w8_blockscale: TritonGemmA8w8Blockscale,
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_triton_rdna4` over rows of x, and over rows that are quantized already."""
+    """`aiter_triton_rdna4` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
     bias = weights.bias
@@ -543,7 +543,7 @@ def prepare_torch_scaled_mm(layer: Operands, facts: Facts) -> Prepared:
 def bind_torch_scaled_mm(
     layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, scaled_mm_1x128: ScaledMm1x128
 ) -> tuple[Rows, QuantizedRows]:
-    """`torch_scaled_mm` over rows of x, and over rows that are quantized already."""
+    """`torch_scaled_mm` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
     bias = weights.bias
@@ -613,7 +613,7 @@ def prepare_reference(layer: Operands, facts: Facts) -> Prepared:
 def bind_reference(
     layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, reference_linear: ReferenceLinear
 ) -> tuple[Rows, QuantizedRows]:
-    """`reference` over rows of x, and over rows that are quantized already."""
+    """`reference` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     fp8 = torch.float8_e4m3fn
     bias = weights.bias
@@ -654,6 +654,7 @@ SCHEME: Final = Scheme(
     activation=ACTIVATION,
     weight=WEIGHT,
     stored_scales=("fp32", "e8m0"),
+    producers=(),
     backends=(
         Backend(
             name="aiter_triton_preshuffle",

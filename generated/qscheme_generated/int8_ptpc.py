@@ -67,7 +67,7 @@ def prepare_aiter_ck(layer: Operands, facts: Facts) -> Prepared:
 def bind_aiter_ck(
     layer: Operands, weights: Prepared, facts: Facts, per_token_quant_hip: PerTokenQuantHip, gemm_a8w8_ck: GemmA8w8Ck
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_ck` over rows of x, and over rows that are quantized already."""
+    """`aiter_ck` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     bias = weights.bias
     weight = weights.weight
@@ -122,7 +122,7 @@ def prepare_aiter_triton(layer: Operands, facts: Facts) -> Prepared:
 def bind_aiter_triton(
     layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, triton_gemm_a8w8: TritonGemmA8w8
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_triton` over rows of x, and over rows that are quantized already."""
+    """`aiter_triton` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     bias = weights.bias
     weight = weights.weight
@@ -165,7 +165,7 @@ def prepare_torch_int_mm(layer: Operands, facts: Facts) -> Prepared:
 def bind_torch_int_mm(
     layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, int_mm: IntMm
 ) -> tuple[Rows, QuantizedRows]:
-    """`torch_int_mm` over rows of x, and over rows that are quantized already."""
+    """`torch_int_mm` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     bias = weights.bias
     weight = weights.weight
@@ -210,7 +210,7 @@ def prepare_reference(layer: Operands, facts: Facts) -> Prepared:
 def bind_reference(
     layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, reference_linear: ReferenceLinear
 ) -> tuple[Rows, QuantizedRows]:
-    """`reference` over rows of x, and over rows that are quantized already."""
+    """`reference` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     bias = weights.bias
     weight = weights.weight
@@ -250,6 +250,7 @@ SCHEME: Final = Scheme(
     activation=ACTIVATION,
     weight=WEIGHT,
     stored_scales=("fp32",),
+    producers=(),
     backends=(
         Backend(
             name="aiter_ck",

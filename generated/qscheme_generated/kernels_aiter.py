@@ -46,6 +46,60 @@ PER_TOKEN_QUANT_HIP: Final = Kernel(
 )
 
 
+def adapt_per_token_quant_hip_fp8(form: int, functions: tuple[object, ...]) -> PerTokenQuantHipFp8:
+    """`aiter.per_token_quant_hip_fp8` as its newest release is called, from a form of any release."""
+    return cast("PerTokenQuantHipFp8", functions[0])
+
+
+def opaque_per_token_quant_hip_fp8(kernel: Callable[..., object]) -> PerTokenQuantHipFp8:
+    """`aiter.per_token_quant_hip_fp8` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        m, k = x.shape
+        codes = x.new_empty((m, k), dtype=quant_dtype)
+        return codes, x.new_empty(scale_shape(m, k, "per_token"), dtype=torch.float32)
+
+    schema = "(Tensor x, ScalarType quant_dtype) -> (Tensor, Tensor)"
+    return cast("PerTokenQuantHipFp8", opaque("aiter_per_token_quant_hip_fp8", schema, kernel, fake, positional=1))
+
+
+PER_TOKEN_QUANT_HIP_FP8: Final = Kernel(
+    name="aiter.per_token_quant_hip_fp8",
+    library="aiter",
+    forms=(Form(symbols=("aiter.per_token_quant_hip",), positional=1, keywords=("quant_dtype",)),),
+    adapt=adapt_per_token_quant_hip_fp8,
+    opaque=opaque_per_token_quant_hip_fp8,
+    rules=((None, Rule(scale="amax_div", max=448.0, apply="multiply_reciprocal", floor=0.0, fnuz_max=240.0)),),
+)
+
+
+def adapt_per_tensor_quant_hip(form: int, functions: tuple[object, ...]) -> PerTensorQuantHip:
+    """`aiter.per_tensor_quant_hip` as its newest release is called, from a form of any release."""
+    return cast("PerTensorQuantHip", functions[0])
+
+
+def opaque_per_tensor_quant_hip(kernel: Callable[..., object]) -> PerTensorQuantHip:
+    """`aiter.per_tensor_quant_hip` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, scale: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        m, k = x.shape
+        codes = x.new_empty((m, k), dtype=quant_dtype)
+        return codes, x.new_empty(scale_shape(m, k, "per_tensor"), dtype=torch.float32)
+
+    schema = "(Tensor x, Tensor scale, ScalarType quant_dtype) -> (Tensor, Tensor)"
+    return cast("PerTensorQuantHip", opaque("aiter_per_tensor_quant_hip", schema, kernel, fake, positional=1))
+
+
+PER_TENSOR_QUANT_HIP: Final = Kernel(
+    name="aiter.per_tensor_quant_hip",
+    library="aiter",
+    forms=(Form(symbols=("aiter.per_tensor_quant_hip",), positional=1, keywords=("scale", "quant_dtype")),),
+    adapt=adapt_per_tensor_quant_hip,
+    opaque=opaque_per_tensor_quant_hip,
+    rules=((None, Rule(scale="amax_div", max=448.0, apply="multiply_reciprocal", floor=0.0, fnuz_max=240.0)),),
+)
+
+
 def adapt_per_group_quant_hip(form: int, functions: tuple[object, ...]) -> PerGroupQuantHip:
     """`aiter.per_group_quant_hip` as its newest release is called, from a form of any release."""
     return cast("PerGroupQuantHip", functions[0])
@@ -202,6 +256,34 @@ TRITON_GEMM_A8W8: Final = Kernel(
     ),
     adapt=adapt_triton_gemm_a8w8,
     opaque=opaque_triton_gemm_a8w8,
+)
+
+
+def adapt_gemm_a8w8_bpreshuffle(form: int, functions: tuple[object, ...]) -> GemmA8w8Bpreshuffle:
+    """`aiter.gemm_a8w8_bpreshuffle` as its newest release is called, from a form of any release."""
+    return cast("GemmA8w8Bpreshuffle", functions[0])
+
+
+def opaque_gemm_a8w8_bpreshuffle(kernel: Callable[..., object]) -> GemmA8w8Bpreshuffle:
+    """`aiter.gemm_a8w8_bpreshuffle` as a custom op, which torch.compile does not look into."""
+
+    def fake(XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
+        return XQ.new_empty((XQ.shape[0], WQ.shape[0]), dtype=dtype)
+
+    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast("GemmA8w8Bpreshuffle", opaque("aiter_gemm_a8w8_bpreshuffle", schema, kernel, fake))
+
+
+GEMM_A8W8_BPRESHUFFLE: Final = Kernel(
+    name="aiter.gemm_a8w8_bpreshuffle",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_a8w8_bpreshuffle",), positional=0, keywords=("XQ", "WQ", "x_scale", "w_scale", "dtype")
+        ),
+    ),
+    adapt=adapt_gemm_a8w8_bpreshuffle,
+    opaque=opaque_gemm_a8w8_bpreshuffle,
 )
 
 
@@ -558,6 +640,16 @@ if TYPE_CHECKING:
 
         def __call__(self, x: Tensor, /, *, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
 
+    class PerTokenQuantHipFp8(Protocol):
+        """`aiter.per_token_quant_hip`: x [M, K] -> codes and scales."""
+
+        def __call__(self, x: Tensor, /, *, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
+
+    class PerTensorQuantHip(Protocol):
+        """`aiter.per_tensor_quant_hip`: x [M, K] -> codes and scales."""
+
+        def __call__(self, x: Tensor, /, *, scale: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
+
     class PerGroupQuantHip(Protocol):
         """`aiter.per_group_quant_hip`: x [M, K] -> codes and scales."""
 
@@ -587,6 +679,13 @@ if TYPE_CHECKING:
 
         def __call__(
             self, *, x: Tensor, w: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmA8w8Bpreshuffle(Protocol):
+        """`aiter.gemm_a8w8_bpreshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype
         ) -> Tensor: ...
 
     class GemmA8w8BlockscaleCk(Protocol):

@@ -29,6 +29,19 @@ QUANTIZE: Final = Kernel(
 )
 
 
+def adapt_quantize_asymmetric(form: int, functions: tuple[object, ...]) -> QuantizeAsymmetric:
+    """`reference.quantize_asymmetric` as its newest release is called, from a form of any release."""
+    return cast("QuantizeAsymmetric", functions[0])
+
+
+QUANTIZE_ASYMMETRIC: Final = Kernel(
+    name="reference.quantize_asymmetric",
+    library="qscheme",
+    forms=(Form(symbols=("qscheme.numerics.quantize_asymmetric",), positional=2, keywords=()),),
+    adapt=adapt_quantize_asymmetric,
+)
+
+
 def adapt_reference_linear(form: int, functions: tuple[object, ...]) -> ReferenceLinear:
     """`reference.reference_linear` as its newest release is called, from a form of any release."""
     return cast("ReferenceLinear", functions[0])
@@ -62,8 +75,22 @@ if TYPE_CHECKING:
         """`qscheme.numerics.quantize`: x [M, K] -> codes and scales."""
 
         def __call__(
-            self, x: Tensor, activation: Operand, /, *, fp8: torch.dtype = ..., scale: Tensor = ...
+            self,
+            x: Tensor,
+            activation: Operand | None,
+            /,
+            *,
+            fp8: torch.dtype = ...,
+            scale: Tensor = ...,
+            global_scale: Tensor | None = ...,
         ) -> tuple[Tensor, Tensor]: ...
+
+    class QuantizeAsymmetric(Protocol):
+        """`qscheme.numerics.quantize_asymmetric`: x [M, K] -> codes and scales."""
+
+        def __call__(
+            self, x: Tensor, activation: Operand | None, /, *, scale: Tensor = ...
+        ) -> tuple[Tensor, Tensor, Tensor]: ...
 
     class ReferenceLinear(Protocol):
         """`qscheme.numerics.reference_linear`: codes [M, K] and weight [N, K] -> y [M, N]."""
@@ -72,11 +99,15 @@ if TYPE_CHECKING:
             self,
             *,
             codes: Tensor,
-            x_scale: Tensor,
+            x_scale: Tensor | None,
             weight: Tensor,
             weight_scale: Tensor,
             bias: Tensor | None,
-            activation: Operand,
+            activation: Operand | None,
             weight_operand: Operand,
             out_dtype: torch.dtype,
+            weight_global_scale: Tensor | None = ...,
+            x_global_scale: Tensor | None = ...,
+            weight_zero_point: Tensor | None = ...,
+            x_zero_point: Tensor | None = ...,
         ) -> Tensor: ...

@@ -71,6 +71,90 @@ SCALED_MM_1X128: Final = Kernel(
     opaque=opaque_scaled_mm_1x128,
 )
 
+
+def adapt_scaled_mm_tensorwise(form: int, functions: tuple[object, ...]) -> ScaledMmTensorwise:
+    """`torch.scaled_mm_tensorwise` as its newest release is called, from a form of any release."""
+    return cast("ScaledMmTensorwise", functions[0])
+
+
+def opaque_scaled_mm_tensorwise(kernel: Callable[..., object]) -> ScaledMmTensorwise:
+    """`torch.scaled_mm_tensorwise` as a custom op, which torch.compile does not look into."""
+
+    def fake(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, output_dtype: torch.dtype) -> Tensor:
+        return mat_a.new_empty((mat_a.shape[0], mat_b.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, ScalarType output_dtype) -> Tensor"
+    return cast(
+        "ScaledMmTensorwise",
+        opaque(
+            "torch_scaled_mm_tensorwise",
+            schema,
+            kernel,
+            fake,
+            fixed={
+                "scale_recipe_a": torch.nn.functional.ScalingType.TensorWise,
+                "scale_recipe_b": torch.nn.functional.ScalingType.TensorWise,
+            },
+        ),
+    )
+
+
+SCALED_MM_TENSORWISE: Final = Kernel(
+    name="torch.scaled_mm_tensorwise",
+    library="torch",
+    forms=(
+        Form(
+            symbols=("torch.nn.functional.scaled_mm",),
+            positional=0,
+            keywords=("mat_a", "mat_b", "scale_a", "scale_b", "output_dtype", "scale_recipe_a", "scale_recipe_b"),
+        ),
+    ),
+    adapt=adapt_scaled_mm_tensorwise,
+    opaque=opaque_scaled_mm_tensorwise,
+)
+
+
+def adapt_scaled_mm_rowwise(form: int, functions: tuple[object, ...]) -> ScaledMmRowwise:
+    """`torch.scaled_mm_rowwise` as its newest release is called, from a form of any release."""
+    return cast("ScaledMmRowwise", functions[0])
+
+
+def opaque_scaled_mm_rowwise(kernel: Callable[..., object]) -> ScaledMmRowwise:
+    """`torch.scaled_mm_rowwise` as a custom op, which torch.compile does not look into."""
+
+    def fake(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, output_dtype: torch.dtype) -> Tensor:
+        return mat_a.new_empty((mat_a.shape[0], mat_b.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, ScalarType output_dtype) -> Tensor"
+    return cast(
+        "ScaledMmRowwise",
+        opaque(
+            "torch_scaled_mm_rowwise",
+            schema,
+            kernel,
+            fake,
+            fixed={
+                "scale_recipe_a": torch.nn.functional.ScalingType.RowWise,
+                "scale_recipe_b": torch.nn.functional.ScalingType.RowWise,
+            },
+        ),
+    )
+
+
+SCALED_MM_ROWWISE: Final = Kernel(
+    name="torch.scaled_mm_rowwise",
+    library="torch",
+    forms=(
+        Form(
+            symbols=("torch.nn.functional.scaled_mm",),
+            positional=0,
+            keywords=("mat_a", "mat_b", "scale_a", "scale_b", "output_dtype", "scale_recipe_a", "scale_recipe_b"),
+        ),
+    ),
+    adapt=adapt_scaled_mm_rowwise,
+    opaque=opaque_scaled_mm_rowwise,
+)
+
 if TYPE_CHECKING:
 
     class IntMm(Protocol):
@@ -79,6 +163,36 @@ if TYPE_CHECKING:
         def __call__(self, x: Tensor, weight: Tensor, /) -> Tensor: ...
 
     class ScaledMm1x128(Protocol):
+        """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            mat_a: Tensor,
+            mat_b: Tensor,
+            scale_a: Tensor,
+            scale_b: Tensor,
+            output_dtype: torch.dtype,
+            scale_recipe_a: object,
+            scale_recipe_b: object,
+        ) -> Tensor: ...
+
+    class ScaledMmTensorwise(Protocol):
+        """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            mat_a: Tensor,
+            mat_b: Tensor,
+            scale_a: Tensor,
+            scale_b: Tensor,
+            output_dtype: torch.dtype,
+            scale_recipe_a: object,
+            scale_recipe_b: object,
+        ) -> Tensor: ...
+
+    class ScaledMmRowwise(Protocol):
         """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(

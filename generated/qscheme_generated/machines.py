@@ -17,6 +17,13 @@ A4W4_BLOCKSCALE: Final = TunedTable(
     files=("configs/a4w4_blockscale_tuned_gemm.csv", "configs/model_configs/*a4w4_blockscale_tuned_gemm*.csv"),
     variable="AITER_CONFIG_GEMM_A4W4",
 )
+A8W8: Final = TunedTable(
+    name="a8w8",
+    library="aiter",
+    kind="csv",
+    files=("configs/a8w8_tuned_gemm.csv", "configs/model_configs/*a8w8_tuned_gemm*.csv"),
+    variable="AITER_CONFIG_GEMM_A8W8",
+)
 A8W8_BLOCKSCALE_BPRESHUFFLE: Final = TunedTable(
     name="a8w8_blockscale_bpreshuffle",
     library="aiter",
@@ -26,6 +33,13 @@ A8W8_BLOCKSCALE_BPRESHUFFLE: Final = TunedTable(
         "configs/model_configs/*a8w8_blockscale_bpreshuffle_tuned_gemm*.csv",
     ),
     variable="AITER_CONFIG_GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE",
+)
+A8W8_BPRESHUFFLE: Final = TunedTable(
+    name="a8w8_bpreshuffle",
+    library="aiter",
+    kind="csv",
+    files=("configs/a8w8_bpreshuffle_tuned_gemm.csv", "configs/model_configs/*a8w8_bpreshuffle_tuned_gemm*.csv"),
+    variable="AITER_CONFIG_GEMM_A8W8_BPRESHUFFLE",
 )
 TRITON_A8W8_BLOCKSCALE: Final = TunedTable(
     name="triton_a8w8_blockscale",
@@ -218,7 +232,9 @@ LIBRARIES: Final[Mapping[str, LibrarySource]] = {
 }
 TUNED: Final[Mapping[str, TunedTable]] = {
     "a4w4_blockscale": A4W4_BLOCKSCALE,
+    "a8w8": A8W8,
     "a8w8_blockscale_bpreshuffle": A8W8_BLOCKSCALE_BPRESHUFFLE,
+    "a8w8_bpreshuffle": A8W8_BPRESHUFFLE,
     "triton_a8w8_blockscale": TRITON_A8W8_BLOCKSCALE,
     "triton_a8w8_blockscale_preshuffled": TRITON_A8W8_BLOCKSCALE_PRESHUFFLED,
     "triton_afp4wfp4_preshuffled": TRITON_AFP4WFP4_PRESHUFFLED,

@@ -104,7 +104,7 @@ def bind_aiter_asm(
     gemm_afp4wfp4_preshuffle: GemmAfp4wfp4Preshuffle,
     gemm_a4w4: GemmA4w4,
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_asm` over rows of x, and over rows that are quantized already."""
+    """`aiter_asm` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     bias = weights.bias
     weight_by_16 = fold_rows(weights.weight, 16)
@@ -205,7 +205,7 @@ def bind_aiter_triton(
     gemm_afp4wfp4_one_split: GemmAfp4wfp4OneSplit,
     gemm_afp4wfp4: GemmAfp4wfp4,
 ) -> tuple[Rows, QuantizedRows]:
-    """`aiter_triton` over rows of x, and over rows that are quantized already."""
+    """`aiter_triton` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     bias = weights.bias
     weight = weights.weight
@@ -261,7 +261,7 @@ def prepare_reference(layer: Operands, facts: Facts) -> Prepared:
 def bind_reference(
     layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, reference_linear: ReferenceLinear
 ) -> tuple[Rows, QuantizedRows]:
-    """`reference` over rows of x, and over rows that are quantized already."""
+    """`reference` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     bias = weights.bias
     weight = weights.weight
@@ -301,6 +301,7 @@ SCHEME: Final = Scheme(
     activation=ACTIVATION,
     weight=WEIGHT,
     stored_scales=("e8m0",),
+    producers=(),
     backends=(
         Backend(
             name="aiter_asm",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from qscheme.compiler import ir
 from qscheme.compiler.mistakes import unknown
-from qscheme.compiler.model import ALWAYS
+from qscheme.compiler.model import ALWAYS, Optioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -21,12 +21,16 @@ PER_ROW = {"activation": ("per_tensor", "per_token"), "weight": ("per_tensor", "
 """The granularities whose scales are one value for each row, or can be expanded to that."""
 
 
+ROWWISE = ("per_row", "row_vector")
+"""The layouts of scales with one value for each row."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """A call as the YAML has it; a backend without `calls` is one call."""
 
     when: model.When
-    quantize: str
+    quantize: str | None
     options: Mapping[str, bool]
     gemm: str
     path: KeyPath
@@ -43,7 +47,7 @@ class _Range:
 
 def resolve_calls(
     backend: model.BackendModel,
-    activation: Operand,
+    activation: Operand | None,
     weight: Operand,
     kernels: Mapping[str, ir.Kernel | None],
     unread: Collection[str],
@@ -64,8 +68,12 @@ def resolve_calls(
 
     if bool(backend.calls) == (backend.quantize is not None or backend.gemm is not None):
         found("needs either `quantize` and `gemm`, or `calls`", path)
-    elif not backend.calls and (backend.quantize is None or backend.gemm is None):
-        found(f"needs the key {'quantize' if backend.quantize is None else 'gemm'!r} too", path)
+    elif not backend.calls and backend.gemm is None:
+        found("needs the key 'gemm' too", path)
+    for call in _written(backend, path):
+        if (call.quantize is None) != (activation is None):
+            needs = "needs the key 'quantize'" if activation is not None else "the activation is none: no `quantize`"
+            found(f"{needs}{' too' if activation is not None else ''}", call.path)
     for where, message in problems:
         report(file.place(*where), message)
         return ()
@@ -74,16 +82,20 @@ def resolve_calls(
     whole = True
     calls: list[ir.Call] = []
     for call, rows in zip(written, ranges, strict=True):
-        quantize = _kernel(call.quantize, "quantize", kernels, unread, (*call.path, "quantize"), problems)
+        quantize = None
+        if call.quantize is not None:
+            quantize = _kernel(call.quantize, "quantize", kernels, unread, (*call.path, "quantize"), problems)
         gemm = _kernel(call.gemm, "gemm", kernels, unread, (*call.path, "gemm"), problems)
-        if quantize is None or gemm is None or rows is None:
+        if (quantize is None and call.quantize is not None) or gemm is None or rows is None:
             whole = False
             continue
-        has = (quantize.scale_option[0],) if quantize.scale_option else ()
+        has = (quantize.scale_option[0],) if quantize is not None and quantize.scale_option else ()
         for option in call.options:
-            if option not in has:
+            if option not in has and quantize is not None:
                 found(unknown(option, has, f"option of {quantize.name}"), (*call.path, "quantize", "options", option))
-        misfit = _quantizer_misfit(quantize, activation) or _gemm_misfit(gemm, activation, weight)
+        misfit = _gemm_misfit(gemm, activation, weight)
+        if quantize is not None and activation is not None:
+            misfit = _quantizer_misfit(quantize, activation) or misfit
         x_scale = _x_scale_layout(gemm, rows)
         if found(misfit, call.path) or x_scale is None:
             if x_scale is None:
@@ -92,7 +104,7 @@ def resolve_calls(
             continue
         options = tuple((option, call.options.get(option, False)) for option in has)
         made = ir.Call(quantize, options, gemm, rows.first, rows.last, rows.batch_invariant, x_scale)
-        if made.quantized_layout not in (x_scale.layout, "row_major"):
+        if quantize is not None and made.quantized_layout not in (x_scale.layout, "row_major"):
             layouts = f"writes its scales {made.quantized_layout}, and {gemm.name} reads them {x_scale.layout}"
             found(f"{quantize.name} {layouts}", call.path)
         calls.append(made)
@@ -112,10 +124,10 @@ def resolve_calls(
 
 def _written(backend: model.BackendModel, path: KeyPath) -> Iterator[_Written]:
     rows = [(call.when, call.quantize, call.gemm, (*path, "calls", row)) for row, call in enumerate(backend.calls)]
-    if not rows and backend.quantize is not None and backend.gemm is not None:
+    if not rows and backend.gemm is not None:
         rows = [(ALWAYS, backend.quantize, backend.gemm, path)]
     for when, quantize, gemm, where in rows:
-        named, options = (quantize, {}) if isinstance(quantize, str) else (quantize.kernel, quantize.options)
+        named, options = (quantize.kernel, quantize.options) if isinstance(quantize, Optioned) else (quantize, {})
         yield _Written(when, named, options, gemm, where)
 
 
@@ -174,6 +186,11 @@ def _quantizer_misfit(quantize: ir.Kernel, activation: Operand) -> str | None:
         return f"{name} makes {' and '.join(quantize.formats)}, and the scheme's activation is {activation.format}"
     if quantize.granularity not in (None, activation.granularity):
         return f"{name} makes {quantize.granularity} scales, and the scheme has {activation.granularity}"
+    if quantize.asymmetric == activation.symmetric:
+        has, wants = ("zero points", "none") if quantize.asymmetric else ("no zero points", "them")
+        return f"{name} makes {has}, and the scheme's activation has {wants}"
+    if (activation.global_scale is not None) and quantize.operand("input_global_scale") is None:
+        return f"{name} takes no global scale, and the scheme's activation has one"
     if activation.mode == "static" and quantize.operand("input_scale") is None:
         return f"{name} takes no given scale, and the scheme's activation is static"
     if quantize.granularity is None:
@@ -191,9 +208,13 @@ def _quantizer_misfit(quantize: ir.Kernel, activation: Operand) -> str | None:
     return None
 
 
-def _gemm_misfit(gemm: ir.Kernel, activation: Operand, weight: Operand) -> str | None:
+def _gemm_misfit(gemm: ir.Kernel, activation: Operand | None, weight: Operand) -> str | None:
     """Why a GEMM cannot multiply the scheme's operands."""
-    if gemm.formats:
+    if activation is None:
+        wants = [role for role in ("x_scale",) if gemm.operand(role) is not None and gemm.formats]
+        if wants:
+            return f"{gemm.name} takes a quantized activation, and the scheme's is none"
+    if gemm.formats and activation is not None:
         for operand in (activation, weight):
             if operand.format not in gemm.formats:
                 return f"{gemm.name} takes {' and '.join(gemm.formats)}, and the scheme has {operand.format}"
@@ -201,9 +222,12 @@ def _gemm_misfit(gemm: ir.Kernel, activation: Operand, weight: Operand) -> str |
             return (
                 f"{gemm.name} takes operands of one format, and the scheme has {activation.format} and {weight.format}"
             )
-    for what, operand, role in (("activation", activation, "x_scale"), ("weight", weight, "weight_scale")):
-        use = gemm.operand(role)
-        rowwise = gemm.accumulators or (use is not None and "per_row" in [part.layout for part in use.layouts])
+    for what, given, role in (("activation", activation, "x_scale"), ("weight", weight, "weight_scale")):
+        if given is None:
+            continue
+        operand, use = given, gemm.operand(role)
+        layouts = {part.layout for part in use.layouts} if use else set[str]()
+        rowwise = gemm.accumulators or not layouts.isdisjoint(ROWWISE)
         allowed = PER_ROW[what] if rowwise else use.granularity if use else ()
         if allowed and operand.granularity not in allowed:
             scales = f"{' and '.join(allowed)} scales of the {what}"

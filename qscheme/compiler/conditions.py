@@ -72,6 +72,12 @@ def _minimum(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
             yield Check("layer", f"layer.{name} < {least}", words, _shown(name), words)
 
 
+def _one_scale(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
+    if needs.one_scale:
+        words = "one scale for the whole weight"
+        yield Check("layer", "layer.fused", words, "'one for each part'", words)
+
+
 def _output(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
     if needs.output and set(needs.output) != {"bf16", "fp16", "fp32"}:
         words = f"output in {any_of(needs.output)}"
@@ -153,6 +159,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("int8", "environment", "the device has INT8 matrix units", _int8),
     Condition("multiple_of", "layer", "N and K are multiples", _multiple_of),
     Condition("minimum", "layer", "N and K are large enough", _minimum),
+    Condition("one_scale", "weights", "the layer has one weight scale, not one for each part", _one_scale),
     Condition("output", "layer", "the kernel writes the layer's output dtype", _output),
     Condition("where", "layer", "a condition on some architectures only", _where),
     Condition("tuned", "layer", "N and K are tuned for every M of a list", _tuned),

@@ -32,7 +32,7 @@ KNOWN = {
     "torch": ("Tensor",),
     "qscheme.layouts": (
         "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows",
-        "k_major", "pad_rows", "padded_column_major", "row_major", "shuffle_16x16", "swizzle_e8m0_256x8",
+        "k_major", "pad_rows", "padded_column_major", "row_major", "row_vector", "shuffle_16x16", "swizzle_e8m0_256x8",
         "swizzle_e8m0_32x8", "swizzled_shape", "transposed",
     ),
     "qscheme.numerics": ("scale_accumulators", "scale_shape"),
@@ -73,9 +73,10 @@ def emit(catalogue: ir.Catalogue, package: str = "qscheme_generated") -> dict[st
 def _scheme(scheme: ir.Scheme, catalogue: ir.Catalogue) -> str:
     fields = {
         "scheme": scheme,
-        "activation": source(scheme.activation),
+        "activation": source(scheme.activation) if scheme.activation is not None else "",
         "weight": source(scheme.weight),
         "stored_scales": source(scheme.stored_scales),
+        "producers": source(scheme.producers),
         "backends": [backend_text(scheme, backend) for backend in scheme.backends],
         "origin": f"schemes/{scheme.name}.yaml",
     }

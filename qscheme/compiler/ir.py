@@ -67,6 +67,7 @@ class Needs:
     vendor: tuple[str, ...] | None = None
     mx: bool | None = None
     int8: bool | None = None
+    one_scale: bool | None = None
     n: int | None = None
     k: int | None = None
     min_n: int | None = None
@@ -134,6 +135,7 @@ class Kernel:
     until: str | None
     formats: tuple[str, ...]
     granularity: str | None
+    asymmetric: bool
     operands: tuple[OperandUse, ...]
     constants: tuple[tuple[str, Constant], ...]
     config: ConfigUse | None
@@ -162,7 +164,7 @@ class Kernel:
 class Call:
     """A quantizer and a GEMM for one range of M, in one mode or in both."""
 
-    quantize: Kernel
+    quantize: Kernel | None
     options: tuple[tuple[str, bool], ...]
     gemm: Kernel
     min_m: int
@@ -171,8 +173,15 @@ class Call:
     x_scale: LayoutRange
 
     @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The quantizer, if the activation is quantized, and the GEMM."""
+        return (self.gemm,) if self.quantize is None else (self.quantize, self.gemm)
+
+    @property
     def quantized_layout(self) -> str:
         """The layout in which the quantizer writes its scales."""
+        if self.quantize is None:
+            return self.x_scale.layout
         option = self.quantize.scale_option
         return option[1] if option is not None and dict(self.options)[option[0]] else self.quantize.scale_layout
 
@@ -194,7 +203,7 @@ class Backend:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """The kernels of all calls, each once, in order of first use."""
-        both = [kernel for call in self.calls for kernel in (call.quantize, call.gemm)]
+        both = [kernel for call in self.calls for kernel in call.kernels]
         return tuple({(kernel.library, kernel.name): kernel for kernel in both}.values())
 
 
@@ -205,10 +214,11 @@ class Scheme:
     name: str
     title: str
     place: Place
-    activation: Operand
+    activation: Operand | None
     weight: Operand
     stored_scales: tuple[ScaleFormat, ...]
     backends: tuple[Backend, ...]
+    producers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ class QuantizerModel(KernelModel):
 
     does: Literal["quantize"]
     granularity: Granularity | None = Field(default=None, description="of its scales; absent if it serves every one")
+    asymmetric: bool = Field(default=False, description="true if it returns zero points beside codes and scales")
     operands: dict[QuantizerRole, OperandModel] = Field(description="what it is given, and how")
     inputs: tuple[Float, ...] = Field(default=(), min_length=1, description="dtypes of x; absent for any floating one")
     rotate: Keyword | None = Field(default=None, description="optional keyword that rotates blocks of 32")

@@ -54,6 +54,8 @@ def kernel_text(kernel: ir.Kernel) -> KernelText:
     parameters = parameters_of(kernel)
     stated = [parameter for parameter in parameters if parameter.type != OBJECT]
     returns = "Tensor" if kernel.does == "gemm" else "tuple[Tensor, Tensor]"
+    if kernel.asymmetric:
+        returns = "tuple[Tensor, Tensor, Tensor]"
     return KernelText(
         name=kernel.name,
         full_name=f"{kernel.library}.{kernel.name}",

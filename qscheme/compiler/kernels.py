@@ -73,6 +73,7 @@ def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Re
         until=kernel.until,
         formats=kernel.formats,
         granularity=quantizer.granularity if quantizer else None,
+        asymmetric=quantizer.asymmetric if quantizer else False,
         operands=tuple(_operand(role, use) for role, use in kernel.operands.items()),
         constants=tuple((key, _constant(value)) for key, value in kernel.constants.items()),
         config=ir.ConfigUse(config.as_, config.from_, tuple(config.set.items())) if config else None,

@@ -11,10 +11,12 @@ from qscheme.compiler.words import (
     Count,
     Filled,
     Format,
+    GlobalScale,
     Granularity,
     Holds,
     Keyword,
     Multiple,
+    Packing,
     Release,
     Rows,
     ScaleFormat,
@@ -68,6 +70,7 @@ class Needs(Filled):
     vendor: tuple[Vendor, ...] = Field(default=(), min_length=1, description="who made the device")
     mx: Holds | None = Field(default=None, description="the device has MX matrix units")
     int8: Holds | None = Field(default=None, description="the device has INT8 matrix units")
+    one_scale: Holds | None = Field(default=None, description="the layer has one weight scale, not one for each part")
     multiple_of: MultipleOf | None = Field(default=None, description="what N and K must be multiples of")
     minimum: Minimum | None = Field(default=None, description="the smallest N and K")
     tuned: tuple[TunedRow, ...] = Field(default=(), min_length=1, description="tables that must have the shape")
@@ -103,6 +106,8 @@ class ActivationModel(Closed):
     format: Format = Field(description="the codes; fp8_e4m3 is fn or fnuz as the device says")
     granularity: Granularity = Field(description="which elements share a scale")
     scale: ScaleFormat = Field(default="fp32", description="the format of its scales")
+    symmetric: bool = Field(default=True, description="false if codes have a zero point")
+    global_scale: GlobalScale | None = Field(default=None, description="how one more scale of the tensor is applied")
     mode: Literal["dynamic", "static"] = Field(description="whether scales are found per call or given by the layer")
     rule: RuleModel = Field(description="the arithmetic that the checkpoint's producer used")
 
@@ -113,6 +118,9 @@ class WeightModel(Closed):
     format: Format = Field(description="the codes, as checkpoints store them")
     granularity: Granularity = Field(description="which elements share a scale")
     scale: ScaleFormat = Field(default="fp32", description="the format of its scales")
+    symmetric: bool = Field(default=True, description="false if codes have a zero point")
+    global_scale: GlobalScale | None = Field(default=None, description="how one more scale of the tensor is applied")
+    packing: Packing = Field(default="plain", description="how int4 codes are stored")
     stored_scales: tuple[ScaleFormat, ...] = Field(
         default=(), min_length=1, description="scale formats that checkpoints store; absent for the scale's own"
     )
@@ -153,7 +161,7 @@ class CallModel(Closed):
     """A quantizer and a GEMM, used for some M."""
 
     when: When = Field(default=ALWAYS, description="absent for every M that is left")
-    quantize: Quantizer = Field(description="LIBRARY.KERNEL of the quantizer")
+    quantize: Quantizer | None = Field(default=None, description="LIBRARY.KERNEL of the quantizer")
     gemm: Symbol = Field(description="LIBRARY.KERNEL of the GEMM")
 
 
@@ -175,7 +183,11 @@ class SchemeFile(Closed):
 
     scheme: Word = Field(description="the name of the scheme and of its file")
     title: Text = Field(description="one line for people, without a full stop")
-    activation: ActivationModel
+    producers: tuple[Text, ...] = Field(default=(), min_length=1, description="who writes such checkpoints, as what")
+    activation: Annotated[
+        Annotated[Literal["none"], Tag("text")] | Annotated[ActivationModel, Tag("mapping")],
+        either("none, for an x that is multiplied as it is, or what the activation becomes"),
+    ]
     weight: WeightModel
     backends: tuple[BackendModel, ...] = Field(min_length=1, description="the first that fits is used")
 

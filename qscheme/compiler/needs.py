@@ -38,12 +38,13 @@ def merged_needs(
         vendor=intersection([need.vendor or None for need in needs]),
         mx=any(need.mx for need in needs) or None,
         int8=any(need.int8 for need in needs) or None,
+        one_scale=any(need.one_scale for need in needs) or None,
         n=_folded([need.multiple_of.n for need in needs if need.multiple_of], math.lcm),
         k=_folded([need.multiple_of.k for need in needs if need.multiple_of], math.lcm),
         min_n=_folded([need.minimum.n for need in needs if need.minimum], max),
         min_k=_folded([need.minimum.k for need in needs if need.minimum], max),
         output=intersection([call.gemm.output for call in calls]) or (),
-        inputs=intersection([call.quantize.inputs or None for call in calls]) or (),
+        inputs=intersection([_inputs(call) for call in calls]) or (),
         tuned=tuple(dict.fromkeys(ir.TunedNeed(row.table, row.m) for need in needs for row in need.tuned)),
         switches=tuple(dict.fromkeys(switch for need in needs for switch in need.switches)),
         where=tuple(dict.fromkeys(row for row in where if row.arch or row.vendor)),
@@ -60,7 +61,7 @@ def nothing_in_common(
         "architecture": [need.arch or None for need in needs],
         "vendor": [need.vendor or None for need in needs],
         "output dtype": [call.gemm.output for call in calls],
-        "dtype of x": [call.quantize.inputs or None for call in calls],
+        "dtype of x": [_inputs(call) for call in calls],
     }
     for what, words in lists.items():
         if intersection(words) == ():
@@ -88,6 +89,11 @@ def intersection(lists: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
     if not given:
         return None
     return tuple(word for word in given[0] if all(word in words for words in given[1:]))
+
+
+def _inputs(call: ir.Call) -> tuple[str, ...] | None:
+    """The dtypes of x that a call takes, None for any."""
+    return (call.quantize or call.gemm).inputs or None
 
 
 def _varying(calls: tuple[ir.Call, ...]) -> tuple[str, ...]:

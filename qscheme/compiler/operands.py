@@ -14,6 +14,16 @@ if TYPE_CHECKING:
 def operand_problems(scheme: SchemeFile) -> Iterator[tuple[KeyPath, str]]:
     """Every contradiction, with its key path."""
     activation, weight = scheme.activation, scheme.weight
+    if weight.granularity == "per_token":
+        yield ("weight", "granularity"), "per_token is for activations; weights have per_channel"
+    if weight.scale == "e8m0" and "fp32" in weight.stored_scales:
+        position = weight.stored_scales.index("fp32")
+        yield ("weight", "stored_scales", position), "an e8m0 scale cannot be made from a stored fp32 one"
+    if weight.packing != "plain" and weight.format != "int4":
+        yield ("weight", "packing"), f"only int4 codes are packed by a scheme's word, not {weight.format}"
+    yield from _rule_problems("weight", weight)
+    if isinstance(activation, str):
+        return
     if activation.granularity == "per_channel":
         yield ("activation", "granularity"), "per_channel is for weights; activations have per_token"
     elif activation.granularity in ("128x128", "32x32"):
@@ -21,15 +31,9 @@ def operand_problems(scheme: SchemeFile) -> Iterator[tuple[KeyPath, str]]:
             f"a scale of {activation.granularity} spans rows that do not belong together; an activation's spans one"
         )
         yield ("activation", "granularity"), message
-    if weight.granularity == "per_token":
-        yield ("weight", "granularity"), "per_token is for activations; weights have per_channel"
     if activation.mode == "static" and (activation.granularity != "per_tensor" or activation.scale != "fp32"):
         yield ("activation", "mode"), "a static activation has one fp32 scale: granularity per_tensor, scale fp32"
-    if weight.scale == "e8m0" and "fp32" in weight.stored_scales:
-        position = weight.stored_scales.index("fp32")
-        yield ("weight", "stored_scales", position), "an e8m0 scale cannot be made from a stored fp32 one"
     yield from _rule_problems("activation", activation)
-    yield from _rule_problems("weight", weight)
 
 
 def _rule_problems(name: str, operand: ActivationModel | WeightModel) -> Iterator[tuple[KeyPath, str]]:
@@ -40,8 +44,12 @@ def _rule_problems(name: str, operand: ActivationModel | WeightModel) -> Iterato
         yield (*path, "fnuz_max"), f"only fp8_e4m3 has a fnuz flavour, not {operand.format}"
     if operand.scale == "e8m0" and rule.scale == "amax_div":
         yield (*path, "scale"), "amax_div gives no power of two, which an e8m0 scale is; name a rule that does"
-    if operand.format == "int8" and (rule.scale != "amax_div" or operand.scale == "e8m0"):
+    if operand.format in ("int8", "int4") and (rule.scale != "amax_div" or operand.scale == "e8m0"):
         at = (*path, "scale") if rule.scale != "amax_div" else (name, "scale")
-        yield at, "an int8 operand has fp32 scales of the rule amax_div"
+        yield at, f"an {operand.format} operand has fp32 scales of the rule amax_div"
+    if not operand.symmetric and operand.format not in ("int8", "int4"):
+        yield (name, "symmetric"), f"only int8 and int4 codes have a zero point, not {operand.format}"
+    if (operand.global_scale is not None) and operand.scale not in ("e4m3", "e5m3"):
+        yield (name, "global_scale"), f"stands over scales in e4m3 or e5m3, not {operand.scale}"
     if operand.format == "fp8_e4m3" and rule.round != "rne":
         yield (*path, "round"), f"fp8_e4m3 is rounded to nearest even (rne), found {rule.round}"

@@ -18,10 +18,19 @@ TYPES = {
     "output_dtype": "torch.dtype",
     "codes_dtype": "torch.dtype",
     "fp8_dtype": "torch.dtype",
-    "activation": "Operand",
+    "activation": "Operand | None",
     "weight_operand": "Operand",
+    "weight_global_scale": "Tensor | None",
+    "input_global_scale": "Tensor | None",
+    "weight_zero_point": "Tensor | None",
+    "x_zero_point": "Tensor | None",
 }
 """The Python type of an operand's role; every other is a Tensor."""
+
+OPTIONAL = (
+    "fp8_dtype", "input_scale", "input_global_scale", "weight_global_scale", "x_zero_point", "weight_zero_point",
+)  # fmt: skip
+"""Operands that only some schemes have; a kernel that takes one has a default for it."""
 
 DTYPE_CONSTANT = re.compile(r"torch\.(b?float|u?int|half|double|short|long|bool)\w*")
 """Imported constants that are dtypes, which a custom op can be given; other objects it cannot."""
@@ -63,8 +72,11 @@ def parameters_of(kernel: ir.Kernel) -> list[Parameter]:
     found = [Parameter(use.role, TYPES.get(use.role, "Tensor"), True, False) for use in positional]
     for use in kernel.operands:
         if use.keyword is not None:
-            optional = generic and use.role in ("fp8_dtype", "input_scale")
-            found.append(Parameter(use.keyword, TYPES.get(use.role, "Tensor"), False, optional))
+            optional = use.role in OPTIONAL if kernel.does == "gemm" else generic and use.role in OPTIONAL
+            # A kernel that is told what the activation is takes one that is not quantized too.
+            absent = use.role == "x_scale" and any(other.role == "activation" for other in kernel.operands)
+            type_ = "Tensor | None" if absent else TYPES.get(use.role, "Tensor")
+            found.append(Parameter(use.keyword, type_, False, optional))
     if kernel.scale_option is not None:
         found.append(Parameter(kernel.scale_option[0], "bool", False, False))
     for name, value in kernel.constants:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from qscheme.compiler import ir
 from qscheme.compiler.calls import resolve_calls
@@ -154,14 +154,7 @@ class _Resolver:
             self.report(file.place("scheme"), f"a generated module is called {says.scheme!r} already; choose another")
         for path, message in operand_problems(says):
             self.report(file.place(*path), message)
-        activation = Operand(
-            says.activation.format,
-            says.activation.granularity,
-            says.activation.scale,
-            rule_of(says.activation.rule),
-            says.activation.mode,
-        )
-        weight = Operand(says.weight.format, says.weight.granularity, says.weight.scale, rule_of(says.weight.rule))
+        activation, weight = _activation(says.activation), _weight(says.weight)
         seen: dict[str, Place] = {}
         backends: list[ir.Backend] = []
         for position, backend in enumerate(says.backends):
@@ -174,7 +167,9 @@ class _Resolver:
                 backends.append(resolved)
         self.kernels_have_names_of_their_own(backends)
         stored = says.weight.stored_scales or (says.weight.scale,)
-        return ir.Scheme(says.scheme, says.title, file.place("scheme"), activation, weight, stored, tuple(backends))
+        return ir.Scheme(
+            says.scheme, says.title, file.place("scheme"), activation, weight, stored, tuple(backends), says.producers
+        )
 
     def kernels_have_names_of_their_own(self, backends: list[ir.Backend]) -> None:
         """One generated module imports the kernels of all backends by name."""
@@ -189,7 +184,7 @@ class _Resolver:
     def backend(
         self,
         backend: model.BackendModel,
-        activation: Operand,
+        activation: Operand | None,
         weight: Operand,
         file: File[model.SchemeFile],
         position: int,
@@ -205,7 +200,7 @@ class _Resolver:
         calls = resolve_calls(backend, activation, weight, known, self.folder.unread, file, path, self.report)
         if not calls or len(self.problems) > before:
             return None
-        used = {f"{k.library}.{k.name}" for call in calls for k in (call.quantize, call.gemm)}
+        used = {f"{k.library}.{k.name}" for call in calls for k in call.kernels}
         kernels = [self.kernels[name] for name in sorted(used)]
         for message in nothing_in_common(backend, kernels, calls):
             self.report(file.place(*path), message)
@@ -229,6 +224,20 @@ class _Resolver:
 def _device(name: str, device: model.DeviceModel) -> Device:
     fp8 = None if device.fp8 == "none" else device.fp8
     return Device(name, device.vendor, device.family, fp8, device.mx, device.int8, device.wave, device.compute_units)
+
+
+def _activation(says: Literal["none"] | model.ActivationModel) -> Operand | None:
+    if isinstance(says, str):
+        return None
+    rule = rule_of(says.rule)
+    return Operand(says.format, says.granularity, says.scale, rule, says.mode, says.symmetric, says.global_scale)
+
+
+def _weight(says: model.WeightModel) -> Operand:
+    rule = rule_of(says.rule)
+    return Operand(
+        says.format, says.granularity, says.scale, rule, "static", says.symmetric, says.global_scale, says.packing
+    )
 
 
 def _layout(kernel: ir.Kernel, role: str) -> str:

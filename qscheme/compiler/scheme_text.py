@@ -23,6 +23,7 @@ WEIGHT_STEPS = {"row_major": "row_major", "transposed": "transposed", "shuffle_1
 SCALE_STEPS = {
     "row_major": "row_major",
     "per_row": "row_major",
+    "row_vector": "row_vector",
     "k_major": "k_major",
     "column_major": "column_major",
     "padded_column_major": "padded_column_major",
@@ -80,7 +81,7 @@ def when_text(call: ir.Call) -> str:
 
 
 def _bind_prose(backend: ir.Backend) -> str:
-    return f"`{backend.name}` over rows of x, and over rows that are quantized already."
+    return f"`{backend.name}` over rows of x, and over rows that are quantized already where it takes them."
 
 
 def _prepare(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
@@ -95,6 +96,8 @@ def _prepare(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
         scale = f"e8m0_to_fp32({scale})" if "e8m0" in scheme.stored_scales else scale
     if backend.weight_scale_layout == "per_row":
         scale = f"expand_rows({scale}, layer.n)"
+    elif backend.weight_scale_layout == "row_vector":
+        scale = f"row_vector({scale}, layer.n)"
     elif backend.weight_scale_layout != "row_major":
         scale = f"{SCALE_STEPS[backend.weight_scale_layout]}({scale})"
     elif scale != "layer.weight_scale":
@@ -107,7 +110,17 @@ def _prepare(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
     yield f"    weight_scale={scale},"
     yield "    input_scale=layer.input_scale,"
     yield "    bias=layer.bias," if keeps_bias else "    bias=as_dtype(layer.bias, layer.out_dtype),"
+    for name, has in _levels(scheme):
+        if has:
+            yield f"    {name}=layer.{name},"
     yield ")"
+
+
+def _levels(scheme: ir.Scheme) -> Iterable[tuple[str, bool]]:
+    """The further tensors of a layer, and whether this scheme has them."""
+    yield "weight_global_scale", scheme.weight.global_scale is not None
+    yield "weight_zero_point", not scheme.weight.symmetric
+    yield "input_global_scale", scheme.activation is not None and scheme.activation.global_scale is not None
 
 
 def _bind(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
@@ -140,6 +153,8 @@ def _locals(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[tuple[str, str]]
         yield "fp8", "fp8 = torch.float8_e4m3fn"
     yield "input_scale", "input_scale = weights.static_scale"
     yield "bias", "bias = weights.bias"
+    for name, _ in _levels(scheme):
+        yield name, f"{name} = weights.{name}"
     for kernel in backend.kernels:
         if kernel.does == "gemm":
             for role in ("weight", "weight_scale"):
@@ -176,6 +191,8 @@ def _functions(scheme: ir.Scheme, calls: list[ir.Call], suffix: str) -> list[str
     """`apply` and `apply_quantized` for one mode, and the return of both."""
     lines = [f"def apply{suffix}(x: Tensor) -> Tensor:"]
     lines += [f"    {line}" for line in _body(scheme, calls, quantized=False)]
+    if scheme.activation is None or not scheme.activation.symmetric:
+        return [*lines, "", f"return apply{suffix}, None"]
     lines += ["", f"def apply_quantized{suffix}(codes: Tensor, scale: Tensor) -> Tensor:"]
     lines += [f"    {line}" for line in _body(scheme, calls, quantized=True)]
     return [*lines, "", f"return apply{suffix}, apply_quantized{suffix}"]
@@ -197,15 +214,19 @@ def _body(scheme: ir.Scheme, calls: list[ir.Call], *, quantized: bool) -> list[s
 
 
 def _quantize(scheme: ir.Scheme, call: ir.Call) -> list[str]:
-    kernel = call.quantize
+    kernel, activation = call.quantize, scheme.activation
+    if kernel is None or activation is None:
+        return []
     given = {
         "x": "x",
-        "codes_dtype": "torch.int8" if scheme.activation.format == "int8" else "fp8",
-        "fp8_dtype": "fp8" if scheme.activation.format == "fp8_e4m3" else None,
-        "input_scale": "input_scale" if scheme.activation.mode == "static" else None,
+        "codes_dtype": "torch.int8" if activation.format == "int8" else "fp8",
+        "fp8_dtype": "fp8" if activation.format == "fp8_e4m3" else None,
+        "input_scale": "input_scale" if activation.mode == "static" else None,
+        "input_global_scale": "input_global_scale" if activation.global_scale else None,
         "activation": "ACTIVATION",
     }
-    return [f"codes, scale = {kernel.name}({_arguments(kernel, given, call.options)})"]
+    found = "codes, scale" if activation.symmetric else "codes, scale, zero_point"
+    return [f"{found} = {kernel.name}({_arguments(kernel, given, call.options)})"]
 
 
 def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]:
@@ -213,20 +234,34 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     lines: list[str] = []
     padded = gemm.minimum_rows > 1 or gemm.multiple_rows > 1
     layout = "row_major" if quantized else call.quantized_layout
-    stored_codes = "bytes" if quantized else call.quantize.codes
-    stored_scale = "bytes" if quantized else call.quantize.scale_dtype
+    activation = scheme.activation
+    plain = quantized or call.quantize is None
+    stored_codes = "bytes" if plain or call.quantize is None else call.quantize.codes
+    stored_scale = "bytes" if plain or call.quantize is None else call.quantize.scale_dtype
     if padded:
         lines.append(f"rows = {_padded_rows(gemm)}")
         lines.append("codes = pad_rows(codes, rows)")
-        if not gemm.accumulators and scheme.activation.granularity != "per_tensor":
+        if not gemm.accumulators and activation is not None and activation.granularity != "per_tensor":
             lines.append("scale = pad_rows(scale, rows)")
-    if layout != call.x_scale.layout:
+    if layout != call.x_scale.layout and activation is not None:
         lines += _relay(scheme, call, "rows" if padded else "m")
     x, x_scale = gemm.operand("x"), gemm.operand("x_scale")
-    codes, scale = "codes", "scale"
-    if x and scheme.activation.format == "fp4_e2m1" and x.dtype in STORAGE and x.dtype != stored_codes:
+    codes, scale = ("x" if activation is None else "codes"), "scale"
+    if (
+        x
+        and activation is not None
+        and activation.format == "fp4_e2m1"
+        and x.dtype in STORAGE
+        and x.dtype != stored_codes
+    ):
         codes = f"codes.view({STORAGE[x.dtype or '']})"
-    if x_scale and scheme.activation.scale == "e8m0" and x_scale.dtype in STORAGE and x_scale.dtype != stored_scale:
+    if (
+        x_scale
+        and activation is not None
+        and activation.scale == "e8m0"
+        and x_scale.dtype in STORAGE
+        and x_scale.dtype != stored_scale
+    ):
         scale = f"scale.view({STORAGE[x_scale.dtype or '']})"
     if call.x_scale.fold:
         scale = f"fold_rows({scale}, {call.x_scale.fold})"
@@ -234,12 +269,14 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     given = {
         "x": codes,
         "weight": _weight_name(scheme, gemm, "weight"),
-        "x_scale": scale,
+        "x_scale": "None" if activation is None else scale,
         "weight_scale": _weight_name(scheme, gemm, "weight_scale"),
         "bias": "bias",
         "output_dtype": "dtype",
-        "activation": "ACTIVATION",
+        "activation": "None" if activation is None else "ACTIVATION",
         "weight_operand": "WEIGHT",
+        "x_zero_point": None if activation is None or activation.symmetric else "zero_point",
+        **{name: name if has else None for name, has in _levels(scheme)},
     }
     product = f"{gemm.name}({_arguments(gemm, given)})"
     if padded:
@@ -260,7 +297,11 @@ def _padded_rows(gemm: ir.Kernel) -> str:
 def _relay(scheme: ir.Scheme, call: ir.Call, rows: str) -> list[str]:
     """From the plain layout of scales to the one that the GEMM reads."""
     if call.x_scale.layout == "per_row":
-        return [] if scheme.activation.granularity == "per_token" else [f"scale = expand_rows(scale, {rows})"]
+        return (
+            []
+            if scheme.activation and scheme.activation.granularity == "per_token"
+            else [f"scale = expand_rows(scale, {rows})"]
+        )
     return [f"scale = {ROW_SCALE_STEPS[call.x_scale.layout]}(scale)"]
 
 
@@ -280,7 +321,7 @@ def _data(backend: ir.Backend) -> str:
     calls = tuple(
         Call(
             when=when_text(call),
-            quantize=f"{call.quantize.library}.{call.quantize.name}",
+            quantize=f"{call.quantize.library}.{call.quantize.name}" if call.quantize else None,
             gemm=f"{call.gemm.library}.{call.gemm.name}",
             min_m=call.min_m,
             max_m=call.max_m,
@@ -297,7 +338,7 @@ def _data(backend: ir.Backend) -> str:
         f"prepare=prepare_{backend.name}",
         f"bind=bind_{backend.name}",
         f"kernels=({kernels},)",
-        f"quantizers=({quantizers},)",
+        f"quantizers=({quantizers},)" if quantizers else "quantizers=()",
         f"calls={source(calls)}",
     ]
     if backend.inputs:

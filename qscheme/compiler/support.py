@@ -68,7 +68,7 @@ def _conditions(scheme: ir.Scheme) -> Iterable[str]:
     for backend in scheme.backends:
         needs = "; ".join(check.prose for check in backend.checks) or "nothing"
         calls = "; ".join(
-            f"{when_text(call)}: {call.quantize.library}.{call.quantize.name}, {call.gemm.library}.{call.gemm.name}"
+            f"{when_text(call)}: {', '.join(f'{kernel.library}.{kernel.name}' for kernel in call.kernels)}"
             for call in backend.calls
         )
         yield f"| {backend.name} | {needs} | {calls} |"

@@ -83,21 +83,24 @@ Release: TypeAlias = Annotated[str, StringConstraints(pattern=RELEASE, max_lengt
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE)]
 Float: TypeAlias = Literal["bf16", "fp16", "fp32"]
 Vendor: TypeAlias = Literal["amd", "nvidia", "cpu"]
-Format: TypeAlias = Literal["int8", "fp8_e4m3", "fp4_e2m1"]
-ScaleFormat: TypeAlias = Literal["fp32", "e8m0"]
+Format: TypeAlias = Literal["int8", "fp8_e4m3", "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "int4"]
+ScaleFormat: TypeAlias = Literal["fp32", "e8m0", "e4m3", "e5m3"]
+GlobalScale: TypeAlias = Literal["divide", "multiply"]
+Packing: TypeAlias = Literal["plain", "int32_columns", "int32_rows"]
 Granularity: TypeAlias = Literal["per_tensor", "per_token", "per_channel", "1x128", "128x128", "1x32", "1x16", "32x32"]
 Storage: TypeAlias = Literal["bytes", "fp4x2", "e8m0"]
 ScaleLayout: TypeAlias = Literal[
-    "row_major", "per_row", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8"
+    "row_major", "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8"
 ]
 Layout: TypeAlias = Literal[
     "row_major", "transposed", "shuffle_16x16",
-    "per_row", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8",
+    "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8",
 ]  # fmt: skip
-QuantizerRole: TypeAlias = Literal["x", "codes_dtype", "fp8_dtype", "input_scale", "activation"]
+QuantizerRole: TypeAlias = Literal["x", "codes_dtype", "fp8_dtype", "input_scale", "input_global_scale", "activation"]
 GemmRole: TypeAlias = Literal[
-    "x", "weight", "x_scale", "weight_scale", "bias", "output_dtype", "activation", "weight_operand"
-]
+    "x", "weight", "x_scale", "weight_scale", "bias", "output_dtype", "activation", "weight_operand",
+    "input_global_scale", "weight_global_scale", "x_zero_point", "weight_zero_point",
+]  # fmt: skip
 Holds: TypeAlias = Annotated[bool, AfterValidator(_must_hold), WithJsonSchema({"type": "boolean", "const": True})]
 Multiple: TypeAlias = Annotated[int, Field(ge=2, le=65536)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=65536)]
