@@ -23,10 +23,29 @@ torch.set_num_threads(1)  # the tensors here are small; more threads only wait f
 INPUT_SCALE = 4.5 / 127
 """The static scale of activations that are drawn from a normal distribution."""
 
-E2M1 = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-E4M3 = np.array(
-    [2.0**-9 * byte if byte < 8 else 2.0 ** (byte // 8 - 7) * (1 + byte % 8 / 8) for byte in range(127)]
-)  # every magnitude of E4M3FN, by its byte
+
+
+def magnitudes_of(exponent_bits: int, mantissa_bits: int, bias: int, count: int) -> Array:
+    """The magnitudes of a small float format, by their codes without the sign."""
+    steps = 2**mantissa_bits
+    return np.array(
+        [
+            2.0 ** (1 - bias) * code / steps
+            if code < steps
+            else 2.0 ** (code // steps - bias) * (1 + code % steps / steps)
+            for code in range(count)
+        ]
+    )
+
+
+E2M1 = magnitudes_of(2, 1, 1, 8)
+E2M3 = magnitudes_of(2, 3, 1, 32)
+E3M2 = magnitudes_of(3, 2, 3, 32)
+E4M3 = magnitudes_of(4, 3, 7, 127)
+E5M3 = magnitudes_of(5, 3, 15, 255)
+TABLES = {"fp4_e2m1": E2M1, "fp6_e2m3": E2M3, "fp6_e3m2": E3M2, "fp8_e4m3": E4M3}
+MANTISSA_BITS = {"fp4_e2m1": 1, "fp6_e2m3": 3, "fp6_e3m2": 2, "fp8_e4m3": 3}
+LARGEST_EXPONENT = {"fp4_e2m1": 2, "fp6_e2m3": 2, "fp6_e3m2": 4, "fp8_e4m3": 8}
 
 
 @dataclass(frozen=True)
@@ -36,6 +55,8 @@ class Quantized:
     codes: torch.Tensor
     scale: torch.Tensor
     values: Array
+    zero_point: torch.Tensor | None = None
+    global_scale: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +73,11 @@ class Example:
         given = None if self.layer.input_scale is None else float(self.layer.input_scale)
         rows = x.reshape(-1, x.shape[-1])
         values = rotated(as_float64(rows)) if self.layer.rotation else as_float64(rows)
-        y = quantized(values, self.scheme.activation, given).values @ self.stored.T
+        activation = self.scheme.activation
+        if activation is not None:
+            over = getattr(self.layer, "input_global_scale", None)
+            values = quantized(values, activation, given, None if over is None else float(over)).values
+        y = values @ self.stored.T
         return (y + self.bias).reshape(*x.shape[:-1], -1)
 
     def exact(self, x: torch.Tensor) -> Array:
@@ -79,31 +104,83 @@ def example(
     draw = np.random.default_rng(seed)
     known = load().scheme(scheme)
     weight = draw.standard_normal((n, k)) / np.sqrt(k)
-    stored = quantized(rotated(weight) if rotation else weight, known.weight)
+    outer = None if known.weight.global_scale is None else global_scale_of(weight, known.weight)
+    stored = quantized(rotated(weight) if rotation else weight, known.weight, None, outer)
+    activation = known.activation
+    over = None
+    if activation is not None and activation.global_scale is not None:
+        over = torch.tensor(global_scale_of(np.full((1, 1), 4.5), activation), dtype=torch.float32)
+    levels = {
+        "weight_global_scale": None if outer is None else torch.tensor(outer, dtype=torch.float32),
+        "weight_zero_point": stored.zero_point,
+        "input_global_scale": over,
+    }
     layer = SimpleNamespace(
         scheme=scheme,
         weight=stored.codes,
         weight_scale=stored.scale,
-        input_scale=torch.tensor(INPUT_SCALE) if known.activation.mode == "static" else None,
+        input_scale=torch.tensor(static_scale(activation)) if activation and activation.mode == "static" else None,
         bias=None if bias is None else torch.from_numpy(draw.standard_normal(n)).to(bias),
         out_dtype=out_dtype,
         name="model.layers.0.mlp.up_proj",
         rotation=rotation,
+        **{name: value for name, value in levels.items() if value is not None},
         **attributes,
     )
     return Example(layer, known, weight, stored.values)
 
 
-def quantized(x: Array, operand: Operand, given: float | None = None) -> Quantized:
-    """x [R, K] by the rule of an operand, or under a given scale for the whole of it."""
+def static_scale(activation: Operand) -> float:
+    """A static scale for activations that are drawn from a normal distribution."""
+    return INPUT_SCALE * 127 / activation.rule.max
+
+
+def global_scale_of(x: Array, operand: Operand) -> float:
+    """The scale over the scales of tiles that lets them use all of their format."""
+    reach = (448.0 if operand.scale == "e4m3" else 122880.0) * operand.rule.max
+    amax = np.abs(x).max()
+    return float(np.float32(reach / amax if operand.global_scale == "divide" else amax / reach))
+
+
+def quantized(x: Array, operand: Operand, given: float | None = None, outer: float | None = None) -> Quantized:
+    """x [R, K] by the rule of an operand, or under a given scale for the whole of it; outer: its global scale."""
     rows, columns = x.shape
     high, wide = tile(operand.granularity, rows, columns)
-    filled = np.pad(np.abs(x), ((0, -rows % high), (0, -columns % wide)))
-    amax = filled.reshape(-(-rows // high), high, -(-columns // wide), wide).max(axis=(1, 3), initial=0.0)
-    grid = scale_of(amax, operand) if given is None else np.full_like(amax, given)
-    spread = np.repeat(np.repeat(grid, high, axis=0), wide, axis=1)[:rows, :columns]
-    codes, values = coded(x / spread, operand)
-    return Quantized(codes, stored_scale(grid, operand), values * spread)
+
+    def over_tiles(values: Array, reduce: str) -> Array:
+        filled = np.pad(values, ((0, -rows % high), (0, -columns % wide)))
+        tiles = filled.reshape(-(-rows // high), high, -(-columns // wide), wide)
+        return np.asarray(getattr(tiles, reduce)(axis=(1, 3), initial=0.0))
+
+    def spread(grid: Array) -> Array:
+        return np.repeat(np.repeat(grid, high, axis=0), wide, axis=1)[:rows, :columns]
+
+    if not operand.symmetric:
+        return shifted(x, operand, over_tiles(x, "min"), over_tiles(x, "max"), spread)
+    amax = over_tiles(np.abs(x), "max")
+    grid = scale_of(amax, operand, outer) if given is None else np.full_like(amax, given)
+    effective = grid if outer is None else grid / outer if operand.global_scale == "divide" else grid * outer
+    codes, values = coded(x / spread(effective), operand)
+    return Quantized(codes, stored_scale(grid, operand), values * spread(effective))
+
+
+def shifted(x: Array, operand: Operand, low: Array, high: Array, spread: Any) -> Quantized:
+    """x by a rule with a zero point: the range of each tile, zero included, over all codes."""
+    lowest, highest = (-128, 127) if operand.format == "int8" else (-8, 7)
+    grid = (np.maximum(high - low, 2 * operand.rule.floor) / (2 * operand.rule.max)).astype(np.float32)
+    zero = np.clip(np.rint(lowest - low / grid), lowest, highest)
+    codes = np.clip(np.rint(x / spread(grid)) + spread(zero), lowest, highest)
+    values = (codes - spread(zero)) * spread(grid)
+    stored = packed_int4(codes.astype(np.int8)) if operand.packing == "int32_columns" else codes.astype(np.int8)
+    zeros = torch.from_numpy(zero.astype(np.int32))
+    return Quantized(torch.from_numpy(stored), torch.from_numpy(grid), values, zeros)
+
+
+def packed_int4(codes: Any) -> Any:
+    """Eight codes of a row, plus 8, to an int32, the first in the lowest nibble."""
+    nibbles = (codes.astype(np.int64) + 8).reshape(len(codes), -1, 8)
+    words = (nibbles << (4 * np.arange(8))).sum(axis=2)
+    return words.astype(np.uint32).view(np.int32)
 
 
 def tile(granularity: Granularity, rows: int, columns: int) -> tuple[int, int]:
@@ -115,21 +192,36 @@ def tile(granularity: Granularity, rows: int, columns: int) -> tuple[int, int]:
     return int(high), int(wide)
 
 
-def scale_of(amax: Array, operand: Operand) -> Array:
+def scale_of(amax: Array, operand: Operand, outer: float | None = None) -> Array:
     """The scales of tiles by their largest magnitudes, as near as the format of the scales has them."""
     rule: Rule = operand.rule
     if rule.scale == "amax_div":
-        return (np.maximum(amax, rule.floor) / rule.max).astype(np.float32).astype(np.float64)
-    assert rule.scale == "even" and operand.format == "fp4_e2m1" and operand.scale == "e8m0"
-    fraction, power = np.frexp(amax)  # amax = fraction * 2**power, with 0.5 <= fraction < 1
-    # The exponent of amax once it is rounded to the one bit of mantissa that an element has, less that of 4 = 2**2.
-    exponent = np.where(amax > 0, power - 1 + (fraction >= 0.875) - 2, -127)
+        plain = (np.maximum(amax, rule.floor) / rule.max).astype(np.float32).astype(np.float64)
+        if operand.scale == "fp32":
+            return plain
+        table = E4M3 if operand.scale == "e4m3" else E5M3
+        local = plain if outer is None else plain * outer if operand.global_scale == "divide" else plain / outer
+        return table[np.maximum(nearest(local, table), 1)]
+    fraction, power = np.frexp(np.maximum(amax, rule.floor))  # amax = fraction * 2**power, with 0.5 <= fraction < 1
+    if rule.scale == "even":
+        # The exponent of amax once it is rounded to the mantissa bits of an element, less that of the largest element.
+        up = fraction >= 1 - 2.0 ** -(MANTISSA_BITS[operand.format] + 2)
+        exponent = power - 1 + up - LARGEST_EXPONENT[operand.format]
+    else:
+        assert rule.scale == "rceil"
+        with np.errstate(divide="ignore"):
+            exponent = np.ceil(np.log2(np.maximum(amax, rule.floor)) - np.log2(rule.max))
+    exponent = np.where(np.maximum(amax, rule.floor) > 0, exponent, -127)
     return np.exp2(np.clip(exponent, -127, 127).astype(np.float64))
 
 
 def stored_scale(grid: Array, operand: Operand) -> torch.Tensor:
     if operand.scale == "e8m0":
         return torch.from_numpy((np.log2(grid) + 127).astype(np.uint8))
+    if operand.scale == "e4m3":
+        return torch.from_numpy(nearest(grid, E4M3).astype(np.uint8)).view(torch.float8_e4m3fn)
+    if operand.scale == "e5m3":
+        return torch.from_numpy(nearest(grid, E5M3).astype(np.uint8))
     scale = torch.from_numpy(grid.astype(np.float32))
     return scale.reshape(1) if operand.granularity == "per_tensor" else scale
 
@@ -137,16 +229,23 @@ def stored_scale(grid: Array, operand: Operand) -> torch.Tensor:
 def coded(scaled: Array, operand: Operand) -> tuple[torch.Tensor, Array]:
     """Codes as they are stored, and the values of the codes."""
     assert operand.rule.round == "rne"
-    if operand.format == "int8":
-        values = np.clip(np.rint(scaled), -127, 127)
-        return torch.from_numpy(values.astype(np.int8)), values
-    magnitudes = E2M1 if operand.format == "fp4_e2m1" else E4M3
+    if operand.format in ("int8", "int4"):
+        most = int(operand.rule.max)
+        values = np.clip(np.rint(scaled), -most - (most != operand.rule.max), most)
+        stored = values.astype(np.int8)
+        return torch.from_numpy(packed_int4(stored) if operand.packing == "int32_columns" else stored), values
+    magnitudes = TABLES[operand.format]
     index = nearest(np.abs(scaled), magnitudes)
     values = np.where(np.signbit(scaled), -magnitudes[index], magnitudes[index])
     sign = np.signbit(scaled).astype(np.uint8)
     if operand.format == "fp4_e2m1":
         nibbles = index.astype(np.uint8) | sign << 3
         return torch.from_numpy(nibbles[:, ::2] | nibbles[:, 1::2] << 4), values
+    if operand.format.startswith("fp6"):
+        quads = (index.astype(np.int64) | sign.astype(np.int64) << 5).reshape(len(index), -1, 4)
+        words = (quads << (6 * np.arange(4))).sum(axis=2)
+        stored = np.stack([words & 255, words >> 8 & 255, words >> 16], axis=2)
+        return torch.from_numpy(stored.reshape(len(index), -1).astype(np.uint8)), values
     return torch.from_numpy(index.astype(np.uint8) | sign << 7).view(torch.float8_e4m3fn), values
 
 
