@@ -11,6 +11,7 @@ from qscheme.errors import InvalidLayer
 from qscheme.formats import unpack_zero_points
 from qscheme.layouts import expand_rows, expand_widths
 from qscheme.numerics import scale_shape
+from qscheme.tiles import tile
 from qscheme.types import LayerFacts, Operands
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ def _weight_scale(layer: Layer, scheme: Scheme, weight: Tensor, n: int, k: int) 
         needs = f"shape [{n}, 1] or [{n}]"
     else:
         if found in (shape, padded):
+            _tiles_begin_with_parts(layer, scheme, widths)
             return scale if found == shape else scale[: shape[0], : shape[-1]]
         needs = f"shape {list(shape)} for N = {n} and K = {k} in tiles of {granularity}"
         widths = None
@@ -264,6 +266,20 @@ def _widths(layer: Layer, n: int) -> Sequence[int] | None:
     if widths is not None and (sum(widths) != n or min(widths) < 0):
         raise InvalidLayer(_name(layer), "logical_widths", f"widths that add up to N = {n}", f"{list(widths)}")
     return widths
+
+
+def _tiles_begin_with_parts(layer: Layer, scheme: Scheme, widths: Sequence[int] | None) -> None:
+    """Parts that were quantized one by one have their own tiles, which is the grid of the whole weight only if each
+    part begins a tile. The last part may be ragged."""
+    rows, _ = tile(scheme.weight.granularity, 1, 1)
+    begin = 0
+    for width in widths or ():
+        if begin % rows:
+            needs = f"parts that begin at multiples of {rows}, as tiles of {scheme.weight.granularity} do; leave it out"
+            raise InvalidLayer(
+                _name(layer), "logical_widths", f"{needs} if the whole weight was quantized at once", f"one at {begin}"
+            )
+        begin += width
 
 
 def _scale_dtype(layer: Layer, scheme: Scheme, scale: Tensor) -> Tensor:
