@@ -160,7 +160,10 @@ def quantized(x: Array, operand: Operand, given: float | None = None, outer: flo
     amax = over_tiles(np.abs(x), "max")
     grid = scale_of(amax, operand, outer) if given is None else np.full_like(amax, given)
     effective = grid if outer is None else grid / outer if operand.global_scale == "divide" else grid * outer
-    codes, values = coded(x / spread(effective), operand)
+    effective = effective.astype(np.float32).astype(np.float64)
+    # A rule divides in float32, where values of few bits over a scale may be exactly halfway between two codes.
+    scaled = x.astype(np.float32) / spread(effective).astype(np.float32)
+    codes, values = coded(scaled.astype(np.float64), operand)
     return Quantized(codes, stored_scale(grid, operand), values * spread(effective))
 
 
@@ -169,7 +172,7 @@ def shifted(x: Array, operand: Operand, low: Array, high: Array, spread: Any) ->
     lowest, highest = (-128, 127) if operand.format == "int8" else (-8, 7)
     grid = (np.maximum(high - low, 2 * operand.rule.floor) / (2 * operand.rule.max)).astype(np.float32)
     zero = np.clip(np.rint(lowest - low / grid), lowest, highest)
-    codes = np.clip(np.rint(x / spread(grid)) + spread(zero), lowest, highest)
+    codes = np.clip(np.rint(x.astype(np.float32) / spread(grid)) + spread(zero), lowest, highest)
     values = (codes - spread(zero)) * spread(grid)
     stored = packed_int4(codes.astype(np.int8)) if operand.packing == "int32_columns" else codes.astype(np.int8)
     zeros = torch.from_numpy(zero.astype(np.int32))

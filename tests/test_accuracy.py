@@ -42,6 +42,21 @@ def on_a_cpu() -> list[tuple[str, str]]:
 RUNNABLE = on_a_cpu()
 
 
+def written_by(case: tuple[str, str]) -> list[torch.dtype]:
+    """The output dtypes that a backend writes."""
+    layers = ((dtype, example(case[0], N, K, out_dtype=dtype).layer) for dtype in FLOATS)
+    return [dtype for dtype, layer in layers if qscheme.explain(layer, CPU, backend=case[1]).chosen]
+
+
+def takes_codes(case: tuple[str, str]) -> bool:
+    """Whether a bound function of the scheme takes codes and scales in place of x."""
+    activation = load().scheme(case[0]).activation
+    return activation is not None and activation.symmetric
+
+
+of_codes = pytest.mark.parametrize("case", [case for case in RUNNABLE if takes_codes(case)], ids="-".join)
+
+
 def bound_to(case: tuple[str, str], n: int = N, k: int = K, **options: Any) -> tuple[Bound, Example]:
     made = example(case[0], n, k, **options)
     return qscheme.dispatch(made.layer, CPU, backend=case[1]), made
@@ -66,7 +81,7 @@ class TestEveryBackend:
 
     @pytest.mark.parametrize(("n", "k"), [(33, 64), (320, 160), (129, 520), (1, 8)])
     def test_any_shape_of_the_weight_is_near_the_float64_model(self, case: tuple[str, str], n: int, k: int) -> None:
-        bound, made = bound_to(case, n, k, bias=torch.float32, out_dtype=torch.float32)
+        bound, made = bound_to(case, n, k, bias=torch.float32, out_dtype=written_by(case)[-1])
         x = random_x(18, k)
         assert ROUNDING > relative_error(bound(x), made.of(x))
 
@@ -83,14 +98,15 @@ class TestEveryBackend:
         self, case: tuple[str, str], dtype: torch.dtype, bias: torch.dtype | None
     ) -> None:
         x = random_x(5, K, dtype=dtype)
-        for out_dtype in FLOATS:
+        for out_dtype in written_by(case):
             bound, made = bound_to(case, bias=bias, out_dtype=out_dtype)
             y = bound(x)
             assert out_dtype == y.dtype
             assert ROUNDING > relative_error(y, made.of(x)), out_dtype
 
     def test_the_bias_is_added_once(self, case: tuple[str, str]) -> None:
-        bound, made = bound_to(case, bias=torch.float32, out_dtype=torch.float32)
+        dtype = written_by(case)[-1]
+        bound, made = bound_to(case, bias=dtype, out_dtype=dtype)
         assert torch.equal(made.layer.bias.expand(19, N), bound(torch.zeros(19, K)))
 
     @pytest.mark.parametrize("shape", [(K,), (2, 5, K), (1, 1, K), (2, 3, 4, K)], ids=str)
@@ -130,25 +146,6 @@ class TestEveryBackend:
         bound(x)
         assert torch.equal(before, x)
 
-    @pytest.mark.parametrize("rows", [1, 3, 64])
-    def test_codes_and_scales_give_what_x_gives(self, case: tuple[str, str], rows: int) -> None:
-        bound, made = bound_to(case, prequantized=True, bias=torch.bfloat16)
-        x = random_x(rows, K, dtype=torch.float32)
-        given = None if made.layer.input_scale is None else float(made.layer.input_scale)
-        ready = quantized(as_float64(x), made.scheme.activation, given)
-        assert bound.activation.codes_dtype == ready.codes.dtype
-        assert ROUNDING > relative_error(bound(ready.codes, x_scale=ready.scale), made.of(x))
-        assert ROUNDING > relative_error(bound(ready.codes, x_scale=ready.scale), as_float64(bound(x)))
-
-    def test_codes_may_have_any_rank_and_no_rows(self, case: tuple[str, str]) -> None:
-        bound, made = bound_to(case)
-        given = None if made.layer.input_scale is None else float(made.layer.input_scale)
-        ready = quantized(as_float64(random_x(6, K)), made.scheme.activation, given)
-        flat = bound(ready.codes, x_scale=ready.scale)
-        assert torch.equal(flat.view(2, 3, N), bound(ready.codes.view(2, 3, -1), x_scale=ready.scale))
-        scale = ready.scale if ready.scale.dim() < 2 else ready.scale[:0]
-        assert (0, N) == bound(ready.codes[:0], x_scale=scale).shape
-
     def test_a_rotated_layer_rotates_x(self, case: tuple[str, str]) -> None:
         bound, made = bound_to(case, N, 288, rotation=32)
         x = random_x(17, 288, dtype=torch.float32)
@@ -175,6 +172,34 @@ class TestEveryBackend:
         y = bound(x)
         others = torch.arange(20) != 3
         assert torch.equal(before[others], y[others])
+
+
+def over_of(made: Example) -> float | None:
+    """The scale over the scales of a layer's activation."""
+    over = getattr(made.layer, "input_global_scale", None)
+    return None if over is None else float(over)
+
+
+@of_codes
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_codes_and_scales_give_what_x_gives(case: tuple[str, str], rows: int) -> None:
+    bound, made = bound_to(case, prequantized=True, bias=torch.bfloat16)
+    x = random_x(rows, K, dtype=torch.float32)
+    given = None if made.layer.input_scale is None else float(made.layer.input_scale)
+    ready = quantized(as_float64(x), made.scheme.activation, given, over_of(made))
+    assert bound.activation.codes_dtype == ready.codes.dtype
+    assert ROUNDING > relative_error(bound(ready.codes, x_scale=ready.scale), made.of(x))
+    assert ROUNDING > relative_error(bound(ready.codes, x_scale=ready.scale), as_float64(bound(x)))
+
+@of_codes
+def test_codes_may_have_any_rank_and_no_rows(case: tuple[str, str]) -> None:
+    bound, made = bound_to(case)
+    given = None if made.layer.input_scale is None else float(made.layer.input_scale)
+    ready = quantized(as_float64(random_x(6, K)), made.scheme.activation, given, over_of(made))
+    flat = bound(ready.codes, x_scale=ready.scale)
+    assert torch.equal(flat.view(2, 3, N), bound(ready.codes.view(2, 3, -1), x_scale=ready.scale))
+    scale = ready.scale if ready.scale.dim() < 2 else ready.scale[:0]
+    assert (0, N) == bound(ready.codes[:0], x_scale=scale).shape
 
 
 def test_the_model_agrees_with_itself_under_a_rotation() -> None:

@@ -8,7 +8,7 @@ import io
 
 import pytest
 import torch
-from float64_layers import INPUT_SCALE, as_float64, example, quantized, random_x, relative_error, rotated
+from float64_layers import as_float64, example, quantized, random_x, relative_error, rotated, static_scale
 from torch import nn
 
 import qscheme
@@ -17,7 +17,12 @@ from qscheme.tables import load
 from qscheme.types import Layer
 
 CPU = Facts.simulate("cpu")
-SCHEMES = load().schemes
+SCHEMES = [
+    name
+    for name in load().schemes
+    if (operand := load().scheme(name).activation) and operand.symmetric and operand.global_scale is None
+]
+"""Every scheme whose activation is quantized in one level."""
 
 
 def float_layer(n: int = 48, k: int = 96, bias: bool = True, dtype: torch.dtype = torch.bfloat16) -> nn.Linear:
@@ -26,8 +31,9 @@ def float_layer(n: int = 48, k: int = 96, bias: bool = True, dtype: torch.dtype 
 
 
 def quantize(layer: nn.Linear, scheme: str, **options: object) -> Linear:
-    static = load().scheme(scheme).activation.mode == "static"
-    return qscheme.quantize(layer, scheme, input_scale=INPUT_SCALE if static else None, **options)
+    activation = load().scheme(scheme).activation
+    given = static_scale(activation) if activation and activation.mode == "static" else None
+    return qscheme.quantize(layer, scheme, input_scale=given, **options)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -51,7 +57,7 @@ class TestEveryScheme:
         made = quantize(layer, scheme, rotation=32)
         stored = quantized(rotated(as_float64(layer.weight)), load().scheme(scheme).weight)
         x = random_x(7, 96, dtype=torch.float32)
-        static = None if made.input_scale is None else INPUT_SCALE
+        static = None if made.input_scale is None else float(made.input_scale)
         ready = quantized(rotated(as_float64(x)), load().scheme(scheme).activation, static)
         expected = ready.values @ stored.values.T + as_float64(layer.bias)
         assert 0.005 > relative_error(made(x), expected)
@@ -68,7 +74,7 @@ class TestEveryScheme:
     def test_a_module_takes_codes_and_scales(self, scheme: str) -> None:
         made = quantize(float_layer(), scheme)
         x = random_x(3, 96)
-        static = None if made.input_scale is None else INPUT_SCALE
+        static = None if made.input_scale is None else float(made.input_scale)
         ready = quantized(as_float64(x), load().scheme(scheme).activation, static)
         assert 0.005 > relative_error(made(ready.codes, ready.scale), as_float64(made(x)))
 
