@@ -6,7 +6,8 @@ checks, look-ups and tuned tables and the kernels run as shipped. What stands in
 - for the ROCm probes at import: small `hipconfig` and `rocminfo` scripts, the enums of the one compiled module that the
   import needs, and a Triton driver that says gfx950, which is taken away after the import;
 - `arch_info.get_arch`, which then says gfx950 while Triton compiles for the real GPU;
-- nothing for the launch options of AMD's compiler (waves_per_eu, matrix_instr_nonkdim, kpack): they are dropped;
+- nothing for the launch options of AMD's compiler (waves_per_eu, matrix_instr_nonkdim, kpack): they are dropped, and a
+  tile whose buffers do not fit is pipelined in fewer stages;
 - qscheme's own `quantize` for compiled quantizers, by the rule of the one replaced, and for dynamic_mxfp4_quant;
 - precompiled AMD binaries: gemm_afp4wfp4_preshuffled_weight_scales is told not to look for them.
 
@@ -29,8 +30,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import device_check
 import torch
+from device_errors import check, every_backend, hardware_reasons
+from device_model import dequantized, whole_error
 
 import qscheme
 from qscheme import layouts, numerics
@@ -72,10 +74,10 @@ def checked(source: str, schemes: Sequence[str], device: torch.device, quick: bo
     measured = mxfp4_quantizer(device)
     rows: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
-    for scheme, backend in device_check.every_backend(schemes):
+    for scheme, backend in every_backend(schemes):
         if all(kernel.library != "aiter" for kernel in backend.kernels):
             continue
-        reasons = device_check.hardware_reasons(backend, facts)
+        reasons = hardware_reasons(backend, facts)
         largest = 0 if reasons else largest_rows(backend, facts)
         if not reasons and largest == 0:
             reasons = ["its GEMM is a compiled kernel, which has no CUDA version"]
@@ -83,7 +85,7 @@ def checked(source: str, schemes: Sequence[str], device: torch.device, quick: bo
             refused.append({"scheme": scheme.name, "backend": backend.name, "reasons": reasons})
             continue
         replaced = [kernel.name for kernel in backend.quantizers if replace_quantizer(kernel, facts)]
-        row = device_check.check(scheme, backend, facts, device, quick, min(largest, 1024), most_shapes=2)
+        row = check(scheme, backend, facts, device, quick, min(largest, 1024), most_shapes=2)
         rows.append({**row, "replaced_quantizers": replaced, "largest_rows": largest})
         print(f"  AITER {scheme.name} {backend.name}: {'; '.join(row['failures']) or 'right'}", flush=True)
     return {
@@ -168,8 +170,8 @@ def mxfp4_quantizer(device: torch.device) -> dict[str, float]:
     for factor in (1, 256):
         x = (torch.randn(64, 1024, device=device) * factor).bfloat16()
         codes, scale = module.dynamic_mxfp4_quant(x)
-        values = device_check.dequantized(codes.view(torch.uint8), scale.view(torch.uint8).contiguous(), "1x32")
-        found[f"x times {factor}"] = device_check.whole_error(values, x.double().cpu())
+        values = dequantized(codes.view(torch.uint8), scale.view(torch.uint8).contiguous(), "1x32")
+        found[f"x times {factor}"] = whole_error(values, x.double().cpu())
     return found
 
 
@@ -244,16 +246,39 @@ def _import_as_on_amd() -> None:
 
 
 def _launch_on_nvidia() -> None:
-    """Drop what only AMD's compiler takes, and do without AMD's binaries."""
+    """Drop what only AMD's compiler takes, pipeline less where memory runs out, and do without AMD's binaries."""
     function = importlib.import_module("triton.runtime.jit").JITFunction
-    run = function.run
+    function.run = launching(function.run, importlib.import_module("triton.runtime.errors").OutOfResources)
+    module = vars(importlib.import_module("aiter.ops.triton.gemm_afp4wfp4"))
+    name = "gemm_afp4wfp4_preshuffled_weight_scales"
+    module[name] = functools.partial(module[name], use_aot=False)
+
+
+def launching(run: Callable[..., Any], out_of_resources: type[Exception]) -> Callable[..., Any]:
+    """A way to launch kernels with the tiles of an AMD GPU, which has less shared memory but counts it differently.
+
+    A kernel whose buffers do not fit is compiled again with one stage of its software pipeline less, which changes no
+    number; what fitted is remembered for its tile.
+    """
+    fitting: dict[tuple[object, ...], int] = {}
 
     def launch(self: Any, *arguments: Any, **keywords: Any) -> Any:
         for option in AMD_OPTIONS:
             keywords.pop(option, None)
-        return run(self, *arguments, **keywords)
+        stages = keywords.get("num_stages")
+        if stages is None:
+            return run(self, *arguments, **keywords)
+        tile = (self, *sorted((name, str(value)) for name, value in keywords.items() if name.isupper()), stages)
+        stages = fitting.get(tile, stages)
+        while True:
+            try:
+                found = run(self, *arguments, **{**keywords, "num_stages": stages})
+            except out_of_resources:  # noqa: PERF203
+                if stages == 1:
+                    raise
+                stages -= 1
+            else:
+                fitting[tile] = stages
+                return found
 
-    function.run = launch
-    module = vars(importlib.import_module("aiter.ops.triton.gemm_afp4wfp4"))
-    name = "gemm_afp4wfp4_preshuffled_weight_scales"
-    module[name] = functools.partial(module[name], use_aot=False)
+    return launch

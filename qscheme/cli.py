@@ -75,7 +75,8 @@ def generate(
         if as_json:
             _print_json({"problems": list(error.problems)})
         raise
-    differences = compare(files, out) if check else write(files, out)
+    # Another package of ours may stand beside this one: it is not looked into.
+    differences = compare(files, out, (package,)) if check else write(files, out, (package,))
     changes = {
         "changed": differences.changed, "missing": differences.missing,
         "stale": differences.stale, "foreign": differences.foreign,

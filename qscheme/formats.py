@@ -179,26 +179,28 @@ def pack_int4(codes: Tensor, packing: Packing) -> Tensor:
     """
     if packing == "plain":
         return codes
-    nibbles = (codes + 8).to(torch.uint8)
+    nibbles = codes.to(torch.int32) + 8
     if packing == "int32_rows":
         nibbles = nibbles.t()
     rows, columns = nibbles.shape
     if columns % 8:
         raise ValueError(f"pack_int4: {packing} needs a multiple of 8, found {columns} in {list(codes.shape)}")
     if packing == "int32_rows":
-        nibbles = nibbles.reshape(rows, columns // 8, 4, 2).transpose(2, 3).reshape(rows, columns)
-    return pack_e2m1(nibbles).contiguous().view(torch.int32)
+        nibbles = nibbles.reshape(rows, columns // 8, 4, 2).transpose(2, 3)
+    words = nibbles.reshape(rows, columns // 8, 8) << _shifts(codes)
+    return words.sum(dim=2, dtype=torch.int32)
 
 
 def unpack_int4(stored: Tensor, packing: Packing) -> Tensor:
     """Codes int8 [N, K] of what `pack_int4` stores: int8 [N, K], int32 [N, K/8] or int32 [K, N/8]."""
     if packing == "plain":
         return stored
-    nibbles = _nibbles(stored.contiguous().view(torch.uint8))
+    rows, words = stored.shape
+    nibbles = (stored[:, :, None] >> _shifts(stored)) & 15
     if packing == "int32_rows":
-        rows, columns = nibbles.shape
-        nibbles = nibbles.reshape(rows, columns // 8, 2, 4).transpose(2, 3).reshape(rows, columns).t()
-    return (nibbles.to(torch.int8) - 8).contiguous()
+        nibbles = nibbles.reshape(rows, words, 2, 4).transpose(2, 3)
+    codes = (nibbles.reshape(rows, 8 * words) - 8).to(torch.int8)
+    return codes.t().contiguous() if packing == "int32_rows" else codes
 
 
 def unpack_zero_points(stored: Tensor, packing: Packing) -> Tensor:
@@ -243,6 +245,11 @@ def decode_e8m0(stored: Tensor) -> Tensor:
 def encode_e8m0(powers: Tensor) -> Tensor:
     """E8M0 bytes uint8 of float32 powers of two from 2**-127 to 2**127; NaN and infinity give 255, zero gives 0."""
     return ((powers.to(torch.float32).view(torch.int32) >> 23) & 255).to(torch.uint8)
+
+
+def _shifts(like: Tensor) -> Tensor:
+    """Where the eight nibbles of an int32 begin."""
+    return torch.arange(0, 32, 4, dtype=torch.int32, device=like.device)
 
 
 def _nibbles(stored: Tensor) -> Tensor:

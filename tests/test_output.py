@@ -393,3 +393,10 @@ def test_this_module_is_not_taken_for_a_generated_one() -> None:
 def test_differences_are_true_when_there_are_any() -> None:
     assert not Differences((), (), (), (), {})
     assert Differences((), (), ("old.py",), (), {})
+
+
+def test_other_packages_of_ours_are_left_alone_where_only_some_folders_are_ours(tmp_path: Path) -> None:
+    write({"mine/a.py": f"# {MARK}\n", "other/b.py": f"# {MARK}\n", "old.md": f"<!-- {MARK} -->\n"}, tmp_path)
+    differences = write({"mine/c.py": f"# {MARK}\n"}, tmp_path, ("mine",))
+    assert ("mine/a.py", "old.md") == differences.stale
+    assert (tmp_path / "other" / "b.py").exists()

@@ -214,9 +214,14 @@ def _set(*path: Any) -> Callable[[dict[str, Any]], object]:
 
 
 def few(mutants: list[Mutant]) -> list[Mutant]:
-    """The first mutant of each kind for each operand of each kernel, and for each backend."""
+    """The first mutant of each kind for each operand of each kernel, and for each backend.
+
+    Of a kernel that is given a configuration only what concerns that: its operands are those of the one without.
+    """
     chosen: dict[tuple[str, ...], Mutant] = {}
     for mutant in mutants:
+        if mutant.kernel is not None and "config" in kernels()[mutant.kernel] and mutant.kind != "configuration":
+            continue
         chosen.setdefault((mutant.kind, *mutant.change.split()[: 2 if mutant.kernel else 3]), mutant)
     return list(chosen.values())
 

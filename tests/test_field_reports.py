@@ -1,0 +1,147 @@
+"""Faults that users of other systems reported and that no other file tests here."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import paper_aiter
+import pytest
+import torch
+from float64_layers import example, random_x
+from folders import EVERY_FEATURE, edited, problems
+
+import qscheme
+from qscheme import Facts
+from qscheme.compiler.emit import emit
+from qscheme.compiler.folder import read_folder
+from qscheme.compiler.resolve import resolve
+from qscheme.compiler.source import read_file
+
+# --- releases ------------------------------------------------------------------------------------------------------
+
+
+def test_a_release_without_the_preshuffled_product_gets_the_plain_one_and_a_plain_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paper = paper_aiter.install(monkeypatch, "v0.1.5")
+    layer = example("fp8_block128", 128, 256).layer
+    facts = Facts.simulate("gfx950", aiter="0.1.5", tuned="all", switches={"aiter_preshuffled_blockscale": True})
+    bound = qscheme.dispatch(layer, facts, disabled=["aiter_triton_tuned"])
+    bound(random_x(3, 256))
+    name, given = paper.calls[-1]
+    assert ("aiter_ck", "gemm_a8w8_blockscale") == (bound.backend, name)
+    assert torch.equal(layer.weight.view(torch.uint8), given["WQ"].view(torch.uint8))
+    (shuffled,) = [refusal for refusal in bound.decision.refused if refusal.backend == "aiter_ck_preshuffle"]
+    assert "found aiter 0.1.5" in shuffled.reasons[0].text
+
+
+# --- platforms -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", [">=alpha", "alpha+", "ALPHA", "alpha:sramecc+"])
+def test_architectures_are_listed_and_never_compared(arch: str, tmp_path: Path) -> None:
+    (problem,) = problems(edited(tmp_path, kernels__fast=("arch: [beta, alpha]", f"arch: [beta, '{arch}']")))
+    assert re.match(rf"kernels/fast.yaml:59:20: .*arch\[1\]: .*'{re.escape(arch)}'", problem)
+
+
+def test_a_kernel_that_aims_at_another_fp8_maximum_is_reported() -> None:
+    layer = SimpleNamespace(
+        scheme="fp8_block128", weight=None, out_features=512, in_features=512, out_dtype=torch.bfloat16, name="up"
+    )
+    told = {
+        arch: [one.text for one in qscheme.explain(layer, Facts.simulate(arch)).mismatches if one.field == "max"]
+        for arch in ("gfx942", "gfx950")
+    }
+    assert {
+        "gfx942": ["aiter_ck: aiter.per_group_quant_hip has max 240.0, the scheme's rule has 224.0"],
+        "gfx950": [],
+    } == told
+
+
+# --- numerics ------------------------------------------------------------------------------------------------------
+
+
+def test_each_block_along_k_has_its_own_scale() -> None:
+    layer = example("fp8_block128", 128, 512, out_dtype=torch.float32).layer
+    layer.weight = torch.ones(128, 512).to(torch.float8_e4m3fn)
+    layer.weight_scale = torch.tensor([[1.0, 3.0, 5.0, 7.0]])
+    y = qscheme.dispatch(layer, Facts.simulate("cpu"))(torch.ones(256, 512))
+    assert (256, 128) == y.shape
+    assert 1e-5 > (y / 2048 - 1).abs().max()
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 32])
+def test_int8_products_of_few_rows_are_exact_and_rows_and_channels_keep_their_scales(rows: int) -> None:
+    layer = example("int8_ptpc", 40, 48, out_dtype=torch.float32).layer
+    layer.weight_scale = torch.arange(100.0, 140.0).view(40, 1)
+    bound = qscheme.dispatch(layer, Facts.simulate("cpu"), backend="torch_int_mm")
+    codes = torch.randint(-127, 128, (rows, 48), dtype=torch.int8, generator=torch.Generator().manual_seed(rows))
+    scale = torch.arange(1.0, rows + 1).view(rows, 1)
+    expected = (codes.long() @ layer.weight.long().t()).double() * scale * layer.weight_scale.t()
+    assert torch.allclose(expected, bound(codes, x_scale=scale).double(), rtol=1e-6, atol=0)
+
+
+# --- the language --------------------------------------------------------------------------------------------------
+
+
+def keys(value: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+    """The path of every key in plain data."""
+    found = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    for name, below in found:
+        if isinstance(name, str):
+            yield (*path, name)
+        yield from keys(below, *path, name)
+
+
+def without(value: Any, path: tuple[str | int, ...]) -> Any:
+    """The same data without one key."""
+    changed = copy.deepcopy(value)
+    place = changed
+    for part in path[:-1]:
+        place = place[part]
+    del place[path[-1]]
+    return changed
+
+
+def one_more(value: Any, path: tuple[str | int, ...]) -> Any:
+    """The same data with one more at a key with a number."""
+    changed = copy.deepcopy(value)
+    place = changed
+    for part in path[:-1]:
+        place = place[part]
+    if type(place[path[-1]]) is int:
+        place[path[-1]] += 1
+    return changed
+
+
+def meaning(folder: Path) -> tuple[str, ...]:
+    """The problems in a folder, or every file that it compiles to."""
+    catalogue, found = resolve(read_folder(folder, folder))
+    return tuple(map(str, found)) or tuple(emit(catalogue).values())
+
+
+def test_every_key_has_an_effect(tmp_path: Path) -> None:
+    folder = edited(tmp_path)
+    files = {name: folder / f"{name}.yaml" for name in ("one_scale", "four_bits", "kernels/fast", "devices", "switches")}
+    found = {name: json.loads(json.dumps(read_file(file, name).data)) for name, file in files.items()}
+    for name, file in files.items():
+        file.write_text(json.dumps(found[name]))
+    expected = meaning(folder)
+    every: set[str] = set()
+    effective: set[str] = set()
+    for name, file in files.items():
+        for path in keys(found[name]):
+            word = str(path[-1])
+            every.add(word)
+            for edit in (without, one_more) if word not in effective else ():
+                file.write_text(json.dumps(edit(found[name], path)))
+                effective |= {word} if meaning(folder) != expected else set()
+        file.write_text(json.dumps(found[name]))
+    assert {"scheme", "rotate", "older", "granularity", "batch_invariant", "on_use"} <= every
+    assert set() == every - effective

@@ -1,0 +1,160 @@
+"""What the first three systems demand and no other file tests: switches, flavours, layouts at the call, and parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import paper_aiter
+import pytest
+import torch
+from float64_layers import INPUT_SCALE, example, random_x
+from paper_aiter import PaperAiter
+
+import qscheme
+from qscheme import Facts, InvalidLayer
+from qscheme.layouts import unswizzle_e8m0_32x8
+from qscheme.tables import load
+
+N, K = 128, 256
+
+Install = Callable[..., PaperAiter]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a release of AITER on paper in place."""
+    return lambda *release: paper_aiter.install(monkeypatch, *release)
+
+
+# --- selection -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("switch", ["aiter", "aiter_linear"])
+def test_one_condition_holds_for_every_backend_of_aiter(switch: str) -> None:
+    for scheme in load().schemes:
+        layer = example(scheme, N, K).layer
+        of_aiter = [one for one in load().scheme(scheme).backends if one.name.startswith("aiter")]
+        assert of_aiter
+        for backend in of_aiter:
+            needs = [
+                reason.needs
+                for arch in load().devices
+                for refusal in qscheme.explain(
+                    layer, Facts.simulate(arch, tuned="all", switches={switch: False}), backend=backend.name
+                ).refused
+                if refusal.backend == backend.name
+                for reason in refusal.reasons
+            ]
+            assert any(need.startswith(f"switch {switch} on (") for need in needs), (scheme, backend.name)
+
+
+# --- FP8 blocks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("arch", "fp8"), [("gfx942", torch.float8_e4m3fnuz), ("gfx950", torch.float8_e4m3fn)])
+def test_both_operands_of_a_block_product_have_the_flavour_of_the_device(
+    arch: str, fp8: torch.dtype, install: Install
+) -> None:
+    paper = install()
+    qscheme.dispatch(example("fp8_block128", N, K).layer, Facts.simulate(arch), backend="aiter_ck")(random_x(3, K))
+    (_, quantizer), (_, gemm) = paper.calls
+    assert (fp8, fp8, fp8) == (quantizer["quant_dtype"], gemm["XQ"].dtype, gemm["WQ"].dtype)
+
+
+@pytest.mark.parametrize("stored", ["fp32", "e8m0"])
+def test_a_fnuz_device_gets_the_byte_of_zero_and_twice_the_scale(stored: str, install: Install) -> None:
+    paper = install()
+    layer = example("fp8_block128", N, K).layer
+    layer.weight[0, :2] = torch.tensor([-0.0, 2.0]).to(torch.float8_e4m3fn)
+    layer.weight_scale = (
+        torch.tensor([[0.5, 4.0]]) if stored == "fp32" else torch.tensor([[126, 129]], dtype=torch.uint8)
+    )
+    qscheme.dispatch(layer, Facts.simulate("gfx942"), backend="aiter_ck")(random_x(3, K))
+    _, gemm = paper.calls[-1]
+    assert [0x00, 0x40] == gemm["WQ"].view(torch.uint8)[0, :2].tolist()
+    assert ([[1.0, 8.0]], torch.float32) == (gemm["w_scale"].tolist(), gemm["w_scale"].dtype)
+
+
+def test_a_weight_with_padded_rows_is_read_by_its_values(install: Install) -> None:
+    paper = install()
+    layer, facts = example("fp8_block128", N, K).layer, Facts.simulate("gfx950")
+    x = random_x(3, K)
+    expected = qscheme.dispatch(layer, facts, backend="aiter_ck")(x)
+    padded = torch.zeros(N, K + 256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    padded[:, :K] = layer.weight
+    layer.weight = padded[:, :K]
+    assert torch.equal(expected, qscheme.dispatch(layer, facts, backend="aiter_ck")(x))
+    assert paper.calls[-1][1]["WQ"].is_contiguous()
+
+
+def test_parts_of_a_fused_layer_must_begin_a_tile() -> None:
+    for widths in ([256, 192], [128, 128, 100], [300]):
+        layer = example("fp8_block128", sum(widths), 256, logical_widths=widths).layer
+        assert "reference" == qscheme.dispatch(layer, Facts.simulate("cpu")).backend
+    for widths, begin in (([192, 256], 192), ([128, 100, 128], 228)):
+        layer = example("fp8_block128", sum(widths), 256, logical_widths=widths).layer
+        with pytest.raises(InvalidLayer, match=f"parts that begin at multiples of 128, .*found one at {begin}"):
+            qscheme.dispatch(layer, Facts.simulate("cpu"))
+    rows = example("mxfp4", 96, 256, logical_widths=[33, 63]).layer
+    assert "reference" == qscheme.dispatch(rows, Facts.simulate("cpu")).backend
+
+
+# --- INT8 ----------------------------------------------------------------------------------------------------------
+
+
+def test_values_beyond_a_static_scale_saturate_before_they_reach_aiter(install: Install) -> None:
+    paper = install()
+    layer = example("int8_tensor_static", N, K).layer
+    x = torch.full((3, K), 130 * INPUT_SCALE, dtype=torch.bfloat16)
+    x[:, ::2] *= -1
+    qscheme.dispatch(layer, Facts.simulate("gfx942"), backend="aiter_ck")(x)
+    ((name, given),) = paper.calls
+    assert ("gemm_a8w8_CK", {-127, 127}) == (name, set(given["XQ"].unique().tolist()))
+
+
+@pytest.mark.parametrize("scheme", ["int8_ptpc", "int8_tensor_static"])
+def test_the_int8_product_gets_a_scale_for_each_row_and_each_channel(scheme: str, install: Install) -> None:
+    paper = install()
+    layer = example(scheme, N, K, bias=torch.float32).layer
+    y = qscheme.dispatch(layer, Facts.simulate("gfx942"), backend="aiter_ck")(random_x(5, K))
+    _, given = paper.calls[-1]
+    assert ((5, 1), (N, 1)) == (given["x_scale"].shape, given["w_scale"].shape)
+    assert ((5, K), (N, K)) == (given["XQ"].shape, given["WQ"].shape)
+    assert (torch.bfloat16, torch.bfloat16) == (given["bias"].dtype, y.dtype)
+
+
+# --- MXFP4 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "shape"), [(3, (3, K // 32)), (31, (31, K // 32)), (32, (8, K)), (64, (8, K))])
+def test_the_preshuffled_product_gets_its_operands_folded(rows: int, shape: tuple[int, int], install: Install) -> None:
+    paper = install()
+    layer = example("mxfp4", N, K).layer
+    qscheme.dispatch(layer, Facts.simulate("gfx950", tuned="all"), backend="aiter_asm")(random_x(rows, K))
+    _, given = paper.calls[-1]
+    x, weight = list(given.values())[:2]
+    assert ((rows, K // 2), (N // 16, 16 * K // 2)) == (x.shape, weight.shape)
+    assert (shape, (N // 32, K)) == (given["x_scales"].shape, given["w_scales"].shape)
+    operands = (x, weight, given["x_scales"], given["w_scales"])
+    assert [torch.uint8] * 4 == [operand.dtype for operand in operands]
+
+
+def test_the_scales_of_the_weight_are_swizzled_for_assembly_and_columns_for_triton(install: Install) -> None:
+    paper = install()
+    layer, facts = example("mxfp4", N, K).layer, Facts.simulate("gfx950", tuned="all")
+    qscheme.dispatch(layer, facts, backend="aiter_asm")(random_x(65, K))
+    swizzled = paper.calls[-1][1]["B_scale"].view(torch.uint8)
+    assert torch.equal(layer.weight_scale, unswizzle_e8m0_32x8(swizzled, N, K // 32))
+    qscheme.dispatch(layer, facts, backend="aiter_triton")(random_x(65, K))
+    given = paper.calls[-1][1]
+    assert torch.equal(layer.weight_scale, given["w_scales"])
+    assert (1, N) == given["w_scales"].stride()
+    assert torch.equal(layer.weight, given["w"])
+
+
+def test_no_rows_of_padding_are_left_in_the_result(install: Install) -> None:
+    for release in ("0.1.8", "0.1.20"):
+        install(f"v{release}")
+        facts = Facts.simulate("gfx950", aiter=release, tuned="all")
+        bound = qscheme.dispatch(example("mxfp4", N, K).layer, facts, backend="aiter_asm")
+        assert [(rows, N) for rows in (1, 33, 65)] == [tuple(bound(random_x(rows, K)).shape) for rows in (1, 33, 65)]
