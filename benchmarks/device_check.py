@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from device_errors import Result, check, every_backend, guarded, hardware_reasons
+from device_model import models
 from device_times import timed
 
 import qscheme
@@ -49,7 +50,7 @@ def main() -> int:
     parser.add_argument("--scheme", action="append", help="this scheme alone; may be given again")
     options = parser.parse_args()
     logging.getLogger("qscheme").setLevel(logging.ERROR)  # fallbacks are checked on purpose here
-    schemes = options.scheme or load().schemes
+    schemes = options.scheme or [name for name in load().schemes if models(load().scheme(name))]
     seed = options.seed if options.seed is not None else random.randrange(2**31)
     random.seed(seed)
     torch.manual_seed(seed)

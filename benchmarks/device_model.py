@@ -265,3 +265,15 @@ def _whole(scaled: Tensor, rule: Rule) -> Tensor:
     if rule.round == "ties_to_zero":
         return scaled.sign() * (scaled.abs() - 0.5).ceil()
     return scaled.round()
+
+
+def models(scheme: Scheme) -> bool:
+    """Whether the arithmetic here is that of a scheme: plain symmetric codes and one level of scales on both sides."""
+    return scheme.activation is not None and all(
+        operand.format in FULL
+        and operand.symmetric
+        and operand.global_scale is None
+        and operand.packing == "plain"
+        and operand.scale in ("fp32", "e8m0")
+        for operand in (scheme.activation, scheme.weight)
+    )

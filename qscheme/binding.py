@@ -237,8 +237,12 @@ class _Loaded(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _load(scheme: Scheme, backend: Backend, facts: Facts, rotated: bool) -> _Loaded:
-    rotates = rotated and all(
-        kernel.rotate is not None and facts.offers.accepts(kernel, kernel.rotate) for kernel in backend.quantizers
+    rotates = (
+        rotated
+        and bool(backend.quantizers)  # where x is multiplied as it is, no quantizer rotates it
+        and all(
+            kernel.rotate is not None and facts.offers.accepts(kernel, kernel.rotate) for kernel in backend.quantizers
+        )
     )
     eager = tuple(_adapt(kernel, facts, rotates and kernel in backend.quantizers) for kernel in backend.kernels)
     opaque = tuple(

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from qscheme.operands import packed_columns
 from qscheme.tables import load
+from qscheme.tiles import scale_shape
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from qscheme.binding import Bound
     from qscheme.types import Granularity, Operand, Rule, Scheme
 
     Array = NDArray[np.float64]
@@ -23,6 +26,15 @@ torch.set_num_threads(1)  # the tensors here are small; more threads only wait f
 INPUT_SCALE = 4.5 / 127
 """The static scale of activations that are drawn from a normal distribution."""
 
+SEEDS = ("fp8_block128", "int8_ptpc", "int8_tensor_static", "mxfp4")
+"""The schemes that have kernels of their own for every kind of operand."""
+
+KINDS = (
+    *SEEDS,
+    "fp8_ptpc", "fp8_tensor_static", "fp8_w8a16_block128", "int4_w4a16_g128_asym", "int8_token_asym", "mxfp6_e2m3",
+    "mxfp8", "nvfp4",
+)  # fmt: skip
+"""One scheme of each kind; the others combine what these have."""
 
 
 def magnitudes_of(exponent_bits: int, mantissa_bits: int, bias: int, count: int) -> Array:
@@ -258,6 +270,20 @@ def nearest(magnitudes: Array, table: Array) -> NDArray[np.int64]:
     index = np.searchsorted(middles, magnitudes, side="left")
     tied = (index < len(middles)) & (magnitudes == middles[np.minimum(index, len(middles) - 1)])
     return index + (tied & (index % 2 == 1))
+
+
+def codes_for(bound: Bound, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Any codes, and scales in the shape and format that a bound function takes them in."""
+    activation = bound.activation
+    assert activation is not None
+    columns = packed_columns(activation.format, bound.k)
+    codes = torch.randint(0, 100, (rows, columns), dtype=torch.uint8).view(activation.codes_dtype)
+    shape = scale_shape(rows, bound.k, activation.granularity)
+    if activation.scale == "e4m3":
+        return codes, torch.ones(shape).to(torch.float8_e4m3fn)
+    if activation.scale != "fp32":
+        return codes, torch.full(shape, 127, dtype=torch.uint8)
+    return codes, torch.tensor([0.5]) if activation.granularity == "per_tensor" else torch.rand(shape) + 0.5
 
 
 def rotated(x: Array, size: int = 32) -> Array:

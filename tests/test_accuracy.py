@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from float64_layers import Example, as_float64, example, quantized, random_x, relative_error, rotated
+from float64_layers import KINDS, Example, as_float64, example, quantized, random_x, relative_error, rotated
 
 import qscheme
 from qscheme import Facts
@@ -40,6 +40,8 @@ def on_a_cpu() -> list[tuple[str, str]]:
 
 
 RUNNABLE = on_a_cpu()
+OF_EACH_KIND = [case for case in RUNNABLE if case[0] in KINDS]
+every_case = pytest.mark.parametrize("case", RUNNABLE, ids="-".join)
 
 
 def written_by(case: tuple[str, str]) -> list[torch.dtype]:
@@ -57,6 +59,15 @@ def takes_codes(case: tuple[str, str]) -> bool:
 of_codes = pytest.mark.parametrize("case", [case for case in RUNNABLE if takes_codes(case)], ids="-".join)
 
 
+def unaware_of_others(case: tuple[str, str]) -> bool:
+    """Whether a row's result does not depend on the other rows, as it does under one scale for all of them."""
+    activation = load().scheme(case[0]).activation
+    return activation is None or (activation.granularity, activation.mode) != ("per_tensor", "dynamic")
+
+
+of_single_rows = pytest.mark.parametrize("case", [case for case in RUNNABLE if unaware_of_others(case)], ids="-".join)
+
+
 def bound_to(case: tuple[str, str], n: int = N, k: int = K, **options: Any) -> tuple[Bound, Example]:
     made = example(case[0], n, k, **options)
     return qscheme.dispatch(made.layer, CPU, backend=case[1]), made
@@ -67,7 +78,17 @@ def test_every_scheme_has_a_backend_that_runs_on_a_cpu() -> None:
     assert {"reference"} <= {backend for _, backend in RUNNABLE}
 
 
-@pytest.mark.parametrize("case", RUNNABLE, ids="-".join)
+@every_case
+def test_every_scheme_is_near_its_float64_model(case: tuple[str, str]) -> None:
+    bound, made = bound_to(case, bias=torch.bfloat16)
+    for rows in (1, 17):
+        x = random_x(rows, K, seed=rows)
+        y = bound(x)
+        assert ((rows, N), torch.bfloat16) == (tuple(y.shape), y.dtype)
+        assert ROUNDING > relative_error(y, made.of(x)), rows
+
+
+@pytest.mark.parametrize("case", OF_EACH_KIND, ids="-".join)
 class TestEveryBackend:
     def test_any_number_of_rows_is_near_the_float64_model(self, case: tuple[str, str]) -> None:
         bound, made = bound_to(case)
@@ -155,23 +176,27 @@ class TestEveryBackend:
         bound_on_error = max(QUANTIZATION[operand.format] for operand in operands)
         assert bound_on_error > relative_error(bound(x), made.exact(x))
 
-    def test_zero_rows_give_the_bias_and_leave_their_neighbours_alone(self, case: tuple[str, str]) -> None:
-        bound, made = bound_to(case, bias=torch.bfloat16)
-        x = random_x(20, K)
-        before = bound(x)
-        x[3] = 0
-        y = bound(x)
-        assert torch.equal(made.layer.bias, y[3])
-        assert torch.equal(before[4:], y[4:])
 
-    def test_a_nan_in_a_row_stays_in_its_row(self, case: tuple[str, str]) -> None:
-        bound, _ = bound_to(case)
-        x = random_x(20, K)
-        before = bound(x)
-        x[3, 5] = float("nan")
-        y = bound(x)
-        others = torch.arange(20) != 3
-        assert torch.equal(before[others], y[others])
+@of_single_rows
+def test_zero_rows_give_the_bias_and_leave_their_neighbours_alone(case: tuple[str, str]) -> None:
+    bound, made = bound_to(case, bias=torch.bfloat16)
+    x = random_x(20, K)
+    before = bound(x)
+    x[3] = 0
+    y = bound(x)
+    assert torch.equal(made.layer.bias, y[3])
+    assert torch.equal(before[4:], y[4:])
+
+
+@of_single_rows
+def test_a_nan_in_a_row_stays_in_its_row(case: tuple[str, str]) -> None:
+    bound, _ = bound_to(case)
+    x = random_x(20, K)
+    before = bound(x)
+    x[3, 5] = float("nan")
+    y = bound(x)
+    others = torch.arange(20) != 3
+    assert torch.equal(before[others], y[others])
 
 
 def over_of(made: Example) -> float | None:
@@ -190,6 +215,7 @@ def test_codes_and_scales_give_what_x_gives(case: tuple[str, str], rows: int) ->
     assert bound.activation.codes_dtype == ready.codes.dtype
     assert ROUNDING > relative_error(bound(ready.codes, x_scale=ready.scale), made.of(x))
     assert ROUNDING > relative_error(bound(ready.codes, x_scale=ready.scale), as_float64(bound(x)))
+
 
 @of_codes
 def test_codes_may_have_any_rank_and_no_rows(case: tuple[str, str]) -> None:
@@ -237,11 +263,37 @@ def test_a_ragged_last_tile_has_its_own_scale_and_rows_keep_theirs() -> None:
     assert 1e-5 > ((y - expected) / expected).abs().max()
 
 
-@pytest.mark.parametrize("case", [case for case in RUNNABLE if case[0].startswith("int8")], ids="-".join)
+WIDTHS, SCALES = [64, 16, 16], torch.tensor([0.5, 1.0, 0.25])
+
+
+def fused(case: tuple[str, str]) -> Example:
+    """A layer of three parts with one scale each."""
+    made = example(case[0], 96, 64, out_dtype=written_by(case)[-1], logical_widths=WIDTHS)
+    made.layer.weight_scale = SCALES
+    return made
+
+
+def takes_fused(case: tuple[str, str]) -> bool:
+    """Whether parts of a layer may have a scale of their own, and the backend runs such a layer."""
+    if load().scheme(case[0]).weight.granularity not in ("per_channel", "per_tensor"):
+        return False
+    return qscheme.explain(fused(case).layer, CPU, backend=case[1]).chosen is not None
+
+
+TAKE_FUSED = [case for case in RUNNABLE if takes_fused(case)]
+
+
+def test_one_scale_for_each_part_is_refused_only_where_a_kernel_takes_one_for_all() -> None:
+    granularities = ("per_channel", "per_tensor")
+    every = {case for case in RUNNABLE if load().scheme(case[0]).weight.granularity in granularities}
+    one_scale = {("fp8_tensor_dynamic", "torch_scaled_mm"), ("fp8_tensor_static", "torch_scaled_mm")}
+    assert one_scale == every - set(TAKE_FUSED)
+
+
+@pytest.mark.parametrize("case", TAKE_FUSED, ids="-".join)
 @pytest.mark.parametrize("shape", [(3,), (3, 1)], ids=str)
 def test_a_fused_layer_has_one_scale_for_each_part(case: tuple[str, str], shape: tuple[int, ...]) -> None:
-    widths, scales = [64, 16, 16], torch.tensor([0.5, 1.0, 0.25])
-    made = example(case[0], 96, 64, out_dtype=torch.float32, logical_widths=widths)
+    made, widths, scales = fused(case), WIDTHS, SCALES
     made.layer.weight_scale = scales.reshape(shape)
     channels = torch.repeat_interleave(scales, torch.tensor(widths))
     stored = as_float64(made.layer.weight) * as_float64(channels)[:, None]

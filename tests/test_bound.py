@@ -14,7 +14,7 @@ from typing import Any
 import paper_aiter
 import pytest
 import torch
-from float64_layers import INPUT_SCALE, example, random_x, relative_error
+from float64_layers import codes_for, example, random_x, relative_error
 from paper_aiter import PaperAiter
 
 import qscheme
@@ -202,18 +202,6 @@ def test_codes_are_not_quantized_again(case: tuple[str, str, Facts], install: In
     for rows in ROWS:
         bound(*codes_for(bound, rows))
     assert ["gemm"] * len(ROWS) == [name[:4] for name in paper.called if name != "_get_config"]
-
-
-def codes_for(bound: Bound, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    activation = bound.activation
-    columns = bound.k // 2 if activation.format == "fp4_e2m1" else bound.k
-    codes = torch.randint(0, 100, (rows, columns), dtype=torch.uint8).view(activation.codes_dtype)
-    if activation.granularity == "per_tensor":
-        return codes, torch.tensor([0.5])
-    groups = {"per_token": 1, "1x128": bound.k // 128, "1x32": bound.k // 32}[activation.granularity]
-    if activation.scale == "e8m0":
-        return codes, torch.full((rows, groups), 127, dtype=torch.uint8)
-    return codes, torch.rand(rows, groups) + 0.5
 
 
 @every_aiter_backend

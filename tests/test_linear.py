@@ -5,10 +5,21 @@ from __future__ import annotations
 import copy
 import importlib
 import io
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from float64_layers import as_float64, example, quantized, random_x, relative_error, rotated, static_scale
+from float64_layers import (
+    Quantized,
+    as_float64,
+    example,
+    quantized,
+    random_x,
+    relative_error,
+    rotated,
+    static_scale,
+)
 from torch import nn
 
 import qscheme
@@ -28,6 +39,18 @@ SCHEMES = [
 def float_layer(n: int = 48, k: int = 96, bias: bool = True, dtype: torch.dtype = torch.bfloat16) -> nn.Linear:
     torch.manual_seed(n * k)
     return nn.Linear(k, n, bias=bias, dtype=dtype)
+
+
+def with_the_flips_of(made: Linear, stored: Quantized, weight: Any) -> Any:
+    """The stored values, with the codes of a module where the last bit of its rotation decides between two.
+
+    An INT4 scale is the largest value over 7.5, so that value is halfway between -7 and -8 where it is negative.
+    """
+    scale = as_float64(stored.scale)
+    flipped = as_float64(stored.codes) != as_float64(made.weight)
+    assert 1e-5 > np.abs(np.where(flipped, weight / scale + 7.5, 0)).max()
+    assert {-7, -8} >= set(made.weight[torch.from_numpy(flipped)].tolist())
+    return np.where(flipped, as_float64(made.weight) * scale, stored.values)
 
 
 def quantize(layer: nn.Linear, scheme: str, **options: object) -> Linear:
@@ -55,11 +78,15 @@ class TestEveryScheme:
     def test_a_rotated_weight_is_rotated_before_it_is_quantized(self, scheme: str) -> None:
         layer = float_layer(dtype=torch.float32)
         made = quantize(layer, scheme, rotation=32)
-        stored = quantized(rotated(as_float64(layer.weight)), load().scheme(scheme).weight)
+        weight = load().scheme(scheme).weight
+        stored = quantized(rotated(as_float64(layer.weight)), weight)
+        values = stored.values
+        if weight.format == "int4":
+            values = with_the_flips_of(made, stored, rotated(as_float64(layer.weight)))
         x = random_x(7, 96, dtype=torch.float32)
         static = None if made.input_scale is None else float(made.input_scale)
         ready = quantized(rotated(as_float64(x)), load().scheme(scheme).activation, static)
-        expected = ready.values @ stored.values.T + as_float64(layer.bias)
+        expected = ready.values @ values.T + as_float64(layer.bias)
         assert 0.005 > relative_error(made(x), expected)
 
     def test_the_float_layer_is_not_changed(self, scheme: str) -> None:
