@@ -138,8 +138,12 @@ def quantize(
     _check_given(found, name, input_scale, input_global_scale)
     codes_together = WORDS if operand.packing == "int32_columns" else PACKED.get(operand.format, (1, 1))[0]
     if k % codes_together:
-        needs = "an even K" if codes_together == 2 else f"K a multiple of {codes_together}"
-        raise InvalidLayer(name, "weight", f"{needs}, as {codes_together} codes are stored together", f"K = {k}")
+        needs = (
+            "an even K, as two codes share a byte"
+            if codes_together == 2
+            else f"K a multiple of {codes_together}, as {codes_together} codes are stored together"
+        )
+        raise InvalidLayer(name, "weight", needs, f"K = {k}")
     if rotation is not None and (rotation != ROTATION or k % rotation):
         needs = f"None or {ROTATION}, and K a multiple of it"
         raise InvalidLayer(name, "rotation", needs, f"{rotation} and K = {k}")

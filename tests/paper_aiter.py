@@ -91,8 +91,12 @@ def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
     assert x.is_contiguous() and x.dim() == 2 and x.shape[0], "the kernels read dense rows"
     m, k = x.shape
     if name == "per_token_quant_hip":
-        scale = x.abs().amax(1, keepdim=True).float().clamp(min=1e-10) / 127
-        return (x / scale).to(given["quant_dtype"]), scale
+        largest = 127 if given["quant_dtype"] == torch.int8 else torch.finfo(given["quant_dtype"]).max
+        scale = x.abs().amax(1, keepdim=True).float().clamp(min=1e-10) / largest
+        return (x / scale).clamp(-largest, largest).to(given["quant_dtype"]), scale
+    if name == "per_tensor_quant_hip":
+        largest = torch.finfo(given["quant_dtype"]).max
+        return (x / given["scale"]).clamp(-largest, largest).to(given["quant_dtype"]), given["scale"].view(1)
     if name == "per_group_quant_hip":
         return x.to(given["quant_dtype"]), torch.ones(m, k // given["group_size"])
     codes = x.view(torch.uint8)[:, : k // 2].clone()

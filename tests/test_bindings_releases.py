@@ -36,6 +36,11 @@ SHAPES = {
     "int8_ptpc": (96, 272, (1, 33)),
     "int8_tensor_static": (96, 272, (1, 33)),
     "fp8_block128": (208, 384, (1, 33)),
+    "fp8_block128_ue8m0": (208, 384, (1, 33)),
+    "fp8_ptpc": (128, 320, (1, 33)),
+    "fp8_token_x_tensor": (128, 320, (1, 33)),
+    "fp8_tensor_static": (96, 272, (1, 33)),
+    "fp8_tensor_dynamic": (96, 272, (1, 33)),
     "mxfp4": (96, 512, (1, 31, 32, 64, 65)),
 }
 BACKENDS = [
@@ -43,7 +48,7 @@ BACKENDS = [
     for scheme in load().schemes
     for backend in load().scheme(scheme).backends
     if backend.name.startswith("aiter")
-    for arch in ARCHES.get(backend.name, ("gfx942", "gfx950") if scheme == "fp8_block128" else ("gfx950",))
+    for arch in ARCHES.get(backend.name, ("gfx942", "gfx950") if scheme.startswith("fp8") else ("gfx950",))
 ]
 FIRST = {
     "aiter_triton_preshuffle": "v0.1.16",

@@ -229,6 +229,10 @@ def test_mistakes_are_told_when_a_layer_is_quantized() -> None:
         qscheme.quantize(float_layer(), "int8_ptpc", input_scale=0.5)
     with pytest.raises(InvalidLayer, match="weight: needs an even K, as two codes share a byte, found K = 95"):
         qscheme.quantize(float_layer(48, 95), "mxfp4")
+    with pytest.raises(InvalidLayer, match="K a multiple of 4, as 4 codes are stored together, found K = 94"):
+        qscheme.quantize(float_layer(48, 94), "mxfp6_e2m3_w6a16")
+    with pytest.raises(InvalidLayer, match="K a multiple of 8, as 8 codes are stored together, found K = 92"):
+        qscheme.quantize(float_layer(48, 92), "int4_w4a16_g128")
     with pytest.raises(InvalidLayer, match="rotation: needs None or 32, and K a multiple of it, found 64 and K = 128"):
         qscheme.quantize(float_layer(48, 128), "mxfp4", rotation=64)
     with pytest.raises(InvalidLayer, match="rotation: needs None or 32, and K a multiple of it, found 32 and K = 80"):

@@ -75,6 +75,20 @@ def test_a_fnuz_device_gets_the_byte_of_zero_and_twice_the_scale(stored: str, in
     assert ([[1.0, 8.0]], torch.float32) == (gemm["w_scale"].tolist(), gemm["w_scale"].dtype)
 
 
+@pytest.mark.parametrize(("arch", "times"), [("gfx942", 2.0), ("gfx950", 1.0)])
+def test_a_static_fp8_scale_is_doubled_where_codes_have_half_the_value(
+    arch: str, times: float, install: Install
+) -> None:
+    paper = install()
+    layer = example("fp8_tensor_static", N, K).layer
+    for backend in ("aiter_ck", "aiter_triton"):
+        qscheme.dispatch(layer, Facts.simulate(arch), backend=backend)(random_x(3, K))
+        _, gemm = paper.calls[-1]
+        assert [times * float(layer.input_scale)] * 3 == gemm["x_scale"].flatten().tolist()
+    scales = [given["scale"] for name, given in paper.calls if name == "per_tensor_quant_hip"]
+    assert [[times * float(layer.input_scale)]] == [scale.tolist() for scale in scales]
+
+
 def test_a_weight_with_padded_rows_is_read_by_its_values(install: Install) -> None:
     paper = install()
     layer, facts = example("fp8_block128", N, K).layer, Facts.simulate("gfx950")

@@ -69,13 +69,15 @@ def why_not_torch_scaled_mm(facts: Facts, layer: LayerFacts) -> list[Reason]:
 def prepare_torch_scaled_mm(layer: Operands, facts: Facts) -> Prepared:
     """The layer's tensors in the layouts that `torch_scaled_mm` reads."""
     weight, weight_scale = layer.weight, layer.weight_scale
+    input_scale = layer.input_scale
     if facts.device.fp8 == "fnuz":
         weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+        input_scale = None if input_scale is None else fnuz_scale(input_scale)
     return Prepared(
         backend="torch_scaled_mm",
         weight=transposed(weight),
         weight_scale=row_major(weight_scale),
-        input_scale=layer.input_scale,
+        input_scale=input_scale,
         bias=as_dtype(layer.bias, layer.out_dtype),
     )
 
@@ -159,13 +161,15 @@ def why_not_torch_scaled_mm_rowwise(facts: Facts, layer: LayerFacts) -> list[Rea
 def prepare_torch_scaled_mm_rowwise(layer: Operands, facts: Facts) -> Prepared:
     """The layer's tensors in the layouts that `torch_scaled_mm_rowwise` reads."""
     weight, weight_scale = layer.weight, layer.weight_scale
+    input_scale = layer.input_scale
     if facts.device.fp8 == "fnuz":
         weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+        input_scale = None if input_scale is None else fnuz_scale(input_scale)
     return Prepared(
         backend="torch_scaled_mm_rowwise",
         weight=transposed(weight),
         weight_scale=row_vector(weight_scale, layer.n),
-        input_scale=layer.input_scale,
+        input_scale=input_scale,
         bias=as_dtype(layer.bias, layer.out_dtype),
     )
 
@@ -241,13 +245,15 @@ def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
 def prepare_aiter_ck(layer: Operands, facts: Facts) -> Prepared:
     """The layer's tensors in the layouts that `aiter_ck` reads."""
     weight, weight_scale = layer.weight, layer.weight_scale
+    input_scale = layer.input_scale
     if facts.device.fp8 == "fnuz":
         weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+        input_scale = None if input_scale is None else fnuz_scale(input_scale)
     return Prepared(
         backend="aiter_ck",
         weight=row_major(weight),
         weight_scale=expand_rows(weight_scale, layer.n),
-        input_scale=layer.input_scale,
+        input_scale=input_scale,
         bias=as_dtype(layer.bias, layer.out_dtype),
     )
 
@@ -305,13 +311,15 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
 def prepare_aiter_triton(layer: Operands, facts: Facts) -> Prepared:
     """The layer's tensors in the layouts that `aiter_triton` reads."""
     weight, weight_scale = layer.weight, layer.weight_scale
+    input_scale = layer.input_scale
     if facts.device.fp8 == "fnuz":
         weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+        input_scale = None if input_scale is None else fnuz_scale(input_scale)
     return Prepared(
         backend="aiter_triton",
         weight=row_major(weight),
         weight_scale=expand_rows(weight_scale, layer.n),
-        input_scale=layer.input_scale,
+        input_scale=input_scale,
         bias=as_dtype(layer.bias, layer.out_dtype),
     )
 

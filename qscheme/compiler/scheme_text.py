@@ -86,11 +86,18 @@ def _bind_prose(backend: ir.Backend) -> str:
 
 def _prepare(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
     gemm = backend.calls[0].gemm
-    weight, scale = "layer.weight", "layer.weight_scale"
+    weight, scale, given = "layer.weight", "layer.weight_scale", "layer.input_scale"
+    activation = scheme.activation
     if scheme.weight.format == "fp8_e4m3" and gemm.fp8 == "device":
         yield f"weight, weight_scale = {weight}, {scale}"
+        static = activation is not None and activation.mode == "static" and activation.format == "fp8_e4m3"
+        if static:
+            yield f"input_scale = {given}"
+            given = "input_scale"
         yield 'if facts.device.fp8 == "fnuz":'
         yield "    weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)"
+        if static:  # codes of half the value reach half as far
+            yield "    input_scale = None if input_scale is None else fnuz_scale(input_scale)"
         weight, scale = "weight", "weight_scale"
     if scheme.weight.scale == "fp32":
         scale = f"e8m0_to_fp32({scale})" if "e8m0" in scheme.stored_scales else scale
@@ -108,7 +115,7 @@ def _prepare(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
     yield f"    backend={backend.name!r},"
     yield f"    weight={WEIGHT_STEPS[backend.weight_layout]}({weight}),"
     yield f"    weight_scale={scale},"
-    yield "    input_scale=layer.input_scale,"
+    yield f"    input_scale={given},"
     yield "    bias=layer.bias," if keeps_bias else "    bias=as_dtype(layer.bias, layer.out_dtype),"
     for name, has in _levels(scheme):
         if has:

@@ -69,6 +69,15 @@ def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor],
     if scheme == "int8_tensor_static":
         assert layer.input_scale is not None
         return layers.int8_under(layer.input_scale)
+    if scheme == "fp8_tensor_static":
+        assert layer.input_scale is not None
+        return layers.fp8_under(layer.input_scale, DEVICE.fp8, divide=backend != "aiter_ck")
+    if scheme == "fp8_tensor_dynamic":
+        return layers.fp8_rows(DEVICE.fp8, divide=True, every_row=True)
+    if scheme in ("fp8_ptpc", "fp8_token_x_tensor"):
+        return layers.fp8_rows(DEVICE.fp8, divide=not backend.startswith("aiter_ck"))
+    if scheme == "fp8_block128_ue8m0":
+        return layers.fp8_powers(DEVICE.fp8)
     if scheme == "fp8_block128":
         return layers.fp8_groups(DEVICE.fp8, divide=backend == "aiter_triton_rdna4")
     return {

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 LARGEST_FP8 = {torch.float8_e4m3fn: 448.0, torch.float8_e4m3fnuz: 240.0}
-TILES = {"int8_ptpc": (1, None), "int8_tensor_static": (None, None), "fp8_block128": (128, 128), "mxfp4": (1, 32)}
+TILES = {
+    "int8_ptpc": (1, None),
+    "int8_tensor_static": (None, None),
+    "fp8_block128": (128, 128),
+    "fp8_block128_ue8m0": (128, 128),
+    "fp8_ptpc": (1, None),
+    "fp8_token_x_tensor": (None, None),
+    "fp8_tensor_static": (None, None),
+    "fp8_tensor_dynamic": (None, None),
+    "mxfp4": (1, 32),
+}
 """Rows and columns of a weight that share a scale; None for all of them."""
 
 
@@ -49,12 +59,16 @@ def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored
     if scheme == "mxfp4":
         weight, scale = random_fp4(n, k)
         return Layer(scheme, scheme, weight, scale, None, added, dtype)
-    if scheme == "fp8_block128":
+    if scheme.startswith("fp8_block128"):
         weight = _random_fp8_bytes(n, k)
         scale = _spread(-(-n // 128), -(-k // 128)) * 2e-4
         if stored_scales == "e8m0":
             scale = torch.randint(110, 116, scale.shape, dtype=torch.uint8)
         return Layer(scheme, scheme, weight, scale, None, added, dtype)
+    if scheme.startswith("fp8"):
+        scale = _spread(n, 1) * 2e-4 if scheme == "fp8_ptpc" else torch.tensor([2e-4])
+        given = torch.tensor([0.01]) if scheme == "fp8_tensor_static" else None
+        return Layer(scheme, scheme, _random_fp8_bytes(n, k), scale, given, added, dtype)
     weight = torch.randint(-127, 128, (n, k), dtype=torch.int8)
     if scheme == "int8_tensor_static":
         return Layer(scheme, scheme, weight, torch.tensor([7e-4]), torch.tensor([0.02]), added, dtype)
@@ -64,7 +78,7 @@ def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored
 def random_input(scheme: str, m: int, k: int, dtype: str) -> torch.Tensor:
     """Return x [M, K] whose rows and blocks of 32 columns have very different sizes; the last of many rows is zero."""
     x = torch.randn(m, k)
-    if scheme != "int8_tensor_static":
+    if "_tensor_" not in scheme or scheme == "fp8_token_x_tensor":
         rows = torch.logspace(-1, 1, m)[torch.randperm(m)].view(m, 1)
         x = x * rows * _spread(m, -(-k // 32)).repeat_interleave(32, dim=1)[:, :k]
         if m > 2:
@@ -114,6 +128,56 @@ def int8_under(scale: torch.Tensor) -> Callable[[torch.Tensor], Quantized]:
     return lambda x: ((x.float() / scale).round().clamp(-127, 127).to(torch.int8), scale)
 
 
+def fp8_rows(fp8: torch.dtype, divide: bool = False, every_row: bool = False) -> Callable[[torch.Tensor], Quantized]:
+    """AITER's compiled quantizer: for each row, amax times the reciprocal of the largest code, and no floor.
+
+    The scheme's rule divides instead, and has a floor; it may have one scale for every row.
+    """
+
+    def quantize(x: torch.Tensor) -> Quantized:
+        single = x.float()
+        amax = single.abs().amax().view(1, 1) if every_row else single.abs().amax(1, keepdim=True)
+        if divide:
+            scale = amax.clamp(min=1e-10) / LARGEST_FP8[fp8]
+            scaled = single / scale
+        else:
+            scale = amax * torch.tensor(1 / LARGEST_FP8[fp8])
+            scaled = (single * (1 / scale)).nan_to_num(nan=-LARGEST_FP8[fp8])
+        codes = scaled.clamp(-LARGEST_FP8[fp8], LARGEST_FP8[fp8]).to(fp8)
+        return codes, scale.view(1) if every_row else scale
+
+    return quantize
+
+
+def fp8_under(scale: torch.Tensor, fp8: torch.dtype, divide: bool = False) -> Callable[[torch.Tensor], Quantized]:
+    """The scheme's rule under a given scale, or AITER's, which multiplies by the reciprocal.
+
+    Codes of E4M3FNUZ stand for half of what those of E4M3FN do, so the scale is doubled for them.
+    """
+    doubled = scale * (2 if fp8 == torch.float8_e4m3fnuz else 1)
+    largest = LARGEST_FP8[fp8]
+
+    def quantize(x: torch.Tensor) -> Quantized:
+        scaled = x.float() / doubled if divide else x.float() * (1 / doubled)
+        return scaled.clamp(-largest, largest).to(fp8), doubled
+
+    return quantize
+
+
+def fp8_powers(fp8: torch.dtype) -> Callable[[torch.Tensor], Quantized]:
+    """In groups of 128 the least power of two that amax over the largest code does not exceed."""
+
+    def quantize(x: torch.Tensor) -> Quantized:
+        groups = x.float().view(x.shape[0], -1, 128)
+        amax = groups.abs().amax(2).clamp(min=1e-10)
+        largest = 224.0 if fp8 == torch.float8_e4m3fnuz else 448.0
+        mantissa, exponent = torch.frexp(amax.double() / largest)
+        scale = torch.exp2((exponent - (mantissa == 0.5).to(torch.int32)).double()).float()
+        return (groups / scale.unsqueeze(2)).clamp(-largest, largest).view(x.shape).to(fp8), scale
+
+    return quantize
+
+
 def fp8_groups(fp8: torch.dtype, divide: bool = False) -> Callable[[torch.Tensor], Quantized]:
     """AITER's compiled quantizer: in groups of 128, amax of at least 1e-10 times the reciprocal of the largest code.
 
@@ -157,7 +221,7 @@ def fp4_blocks(rounds_up_from: float, ties_away: bool = False) -> Callable[[torc
 
 def product(layer: Layer, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The layer of quantized rows [M, K] in float64 [M, N], bias included."""
-    columns = {"fp8_block128": 128, "mxfp4": 32}.get(layer.kind)
+    columns = TILES[layer.kind][1]
     k = codes.shape[1] * (2 if layer.kind == "mxfp4" else 1)
     scales = scale.view(-1, 1) if scale.dim() == 1 else scale
     x = dequantized(codes, scales.expand(codes.shape[0], scales.shape[1]), 1, columns or k)

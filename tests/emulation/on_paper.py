@@ -29,8 +29,14 @@ def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
     x = given["x"]
     check(x.is_contiguous(), "dense rows are read")
     if name == "per_token_quant_hip":
-        check(given["quant_dtype"] == torch.int8, "int8 alone is asked for here")
-        return layers.int8_truncated(x)
+        check(given["quant_dtype"] in (torch.int8, DEVICE.fp8), "int8 or the device's fp8")
+        rows = layers.int8_truncated if given["quant_dtype"] == torch.int8 else layers.fp8_rows(DEVICE.fp8)
+        return rows(x)
+    if name == "per_tensor_quant_hip":
+        check(given["quant_dtype"] == DEVICE.fp8, "the device's fp8")
+        scale = read(given["scale"], 1, torch.float32, "scale")
+        largest = layers.LARGEST_FP8[DEVICE.fp8]
+        return (x.float() * (1 / scale)).clamp(-largest, largest).to(DEVICE.fp8), scale
     if name == "per_group_quant_hip":
         check(given["group_size"] == 128 and given["quant_dtype"] == DEVICE.fp8, "groups of 128 in the device's fp8")
         codes, scale = layers.fp8_groups(DEVICE.fp8)(x)
@@ -61,7 +67,9 @@ def multiply(name: str, given: dict[str, Any]) -> torch.Tensor:
         product = _blockscale(name, given, x, weight, x_scale, weight_scale)
     else:
         (m, k), n = x.shape, weight.shape[0]
-        values = _dense(x, m, k) @ _dense(weight, n, k).T
+        check(x.dtype == weight.dtype and x.dtype in (torch.int8, DEVICE.fp8), "int8 or fp8 of the device")
+        shuffled = name == "gemm_a8w8_bpreshuffle"
+        values = _dense(x, m, k) @ (unshuffled(weight, n, k).double() if shuffled else _dense(weight, n, k)).T
         rows, columns = read(x_scale, m, torch.float32, "x_scale"), read(weight_scale, n, torch.float32, "w_scale")
         product = values * rows.view(m, 1).double() * columns.double()
     bias = given.get("bias")
