@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from device_errors import Result, check, every_backend, guarded, hardware_reasons
+from device_errors import Result, check, every_backend, guarded, reasons_here
 from device_times import timed
 
 import qscheme
@@ -138,7 +138,7 @@ def checked(
     """Every backend of every scheme: what was found of those that can run, and why the others cannot."""
     rows, refused = [], []
     for scheme, backend in every_backend(schemes):
-        reasons = hardware_reasons(backend, facts)
+        reasons = reasons_here(scheme, backend, facts)
         if reasons:
             refused.append({"scheme": scheme.name, "backend": backend.name, "reasons": reasons})
         else:

@@ -41,6 +41,15 @@ class RandomLayer:
         return RandomLayer(**{**vars(self), **moved})
 
 
+def unmodelled(scheme: Scheme) -> str | None:
+    """What the model here does not know of a scheme's operands; None if it knows all."""
+    for word, operand in (("activation", scheme.activation), ("weight", scheme.weight)):
+        known = operand.format in FULL and operand.scale in ("fp32", "e8m0") and operand.packing == "plain"
+        if not known or not operand.symmetric or operand.global_scale is not None:
+            return f"the float64 model does not know its {word}: {operand.format} with {operand.scale} scales"
+    return None
+
+
 def random_layer(scheme: Scheme, n: int, k: int, bias: bool, out_dtype: torch.dtype) -> RandomLayer:
     """A layer of a scheme whose scales differ by up to 64 times from tile to tile; y is about as large as x."""
     operand = scheme.weight

@@ -33,10 +33,10 @@ ARCHES = {
     "aiter_asm": ("gfx950",),
 }
 SHAPES = {
-    "int8_ptpc": (96, 272, (1, 33)),
-    "int8_tensor_static": (96, 272, (1, 33)),
-    "fp8_block128": (208, 384, (1, 33)),
-    "mxfp4": (96, 512, (1, 31, 32, 64, 65)),
+    "int8_ptpc": (96, 272, (33,)),
+    "int8_tensor_static": (96, 272, (33,)),
+    "fp8_block128": (144, 256, (17,)),
+    "mxfp4": (32, 256, (31, 64, 65)),
 }
 BACKENDS = [
     (scheme, backend.name, arch)
