@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from device_errors import check, every_backend, hardware_reasons
+from device_errors import check, every_backend, reasons_here
 from device_model import dequantized, whole_error
 
 import qscheme
@@ -77,7 +77,7 @@ def checked(source: str, schemes: Sequence[str], device: torch.device, quick: bo
     for scheme, backend in every_backend(schemes):
         if all(kernel.library != "aiter" for kernel in backend.kernels):
             continue
-        reasons = hardware_reasons(backend, facts)
+        reasons = reasons_here(scheme, backend, facts)
         largest = 0 if reasons else largest_rows(backend, facts)
         if not reasons and largest == 0:
             reasons = ["its GEMM is a compiled kernel, which has no CUDA version"]
@@ -268,7 +268,7 @@ def launching(run: Callable[..., Any], out_of_resources: type[Exception]) -> Cal
         stages = keywords.get("num_stages")
         if stages is None:
             return run(self, *arguments, **keywords)
-        tile = (self, *sorted((name, str(value)) for name, value in keywords.items() if name.isupper()), stages)
+        tile = (id(self), *sorted((name, str(value)) for name, value in keywords.items() if name.isupper()), stages)
         stages = fitting.get(tile, stages)
         while True:
             try:

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from device_errors import Result, check, every_backend, guarded, hardware_reasons
-from device_model import models
+from device_errors import Result, check, every_backend, guarded, reasons_here
 from device_times import timed
 
 import qscheme
@@ -50,7 +49,7 @@ def main() -> int:
     parser.add_argument("--scheme", action="append", help="this scheme alone; may be given again")
     options = parser.parse_args()
     logging.getLogger("qscheme").setLevel(logging.ERROR)  # fallbacks are checked on purpose here
-    schemes = options.scheme or [name for name in load().schemes if models(load().scheme(name))]
+    schemes = options.scheme or load().schemes
     seed = options.seed if options.seed is not None else random.randrange(2**31)
     random.seed(seed)
     torch.manual_seed(seed)
@@ -139,7 +138,7 @@ def checked(
     """Every backend of every scheme: what was found of those that can run, and why the others cannot."""
     rows, refused = [], []
     for scheme, backend in every_backend(schemes):
-        reasons = hardware_reasons(backend, facts)
+        reasons = reasons_here(scheme, backend, facts)
         if reasons:
             refused.append({"scheme": scheme.name, "backend": backend.name, "reasons": reasons})
         else:

@@ -9,7 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from device_model import FULL, dequantized, expected, product, random_layer, random_x, row_errors, whole_error
+from device_model import (
+    FULL,
+    dequantized,
+    expected,
+    product,
+    random_layer,
+    random_x,
+    row_errors,
+    unmodelled,
+    whole_error,
+)
 
 import qscheme
 from qscheme.tables import load
@@ -47,8 +57,11 @@ def every_backend(schemes: Sequence[str]) -> list[tuple[Scheme, Backend]]:
     return [(scheme, backend) for scheme in found for backend in scheme.backends]
 
 
-def hardware_reasons(backend: Backend, facts: Facts) -> list[str]:
-    """Why a backend runs no layer here, whatever its shape."""
+def reasons_here(scheme: Scheme, backend: Backend, facts: Facts) -> list[str]:
+    """Why a backend cannot be checked here, whatever the layer's shape."""
+    unknown = unmodelled(scheme)
+    if unknown:
+        return [unknown]
     reasons = backend.why_not(facts, LayerFacts(n=4096, k=8192))
     return [reason.text for reason in reasons if reason.kind not in ("layer", "tuned")]
 

@@ -41,6 +41,17 @@ class RandomLayer:
         return RandomLayer(**{**vars(self), **moved})
 
 
+def unmodelled(scheme: Scheme) -> str | None:
+    """What the model here does not know of a scheme's operands; None if it knows all."""
+    for word, operand in (("activation", scheme.activation), ("weight", scheme.weight)):
+        if operand is None:
+            return "the float64 model does not know layers whose activation is not quantized"
+        known = operand.format in FULL and operand.scale in ("fp32", "e8m0") and operand.packing == "plain"
+        if not known or not operand.symmetric or operand.global_scale is not None:
+            return f"the float64 model does not know its {word}: {operand.format} with {operand.scale} scales"
+    return None
+
+
 def random_layer(scheme: Scheme, n: int, k: int, bias: bool, out_dtype: torch.dtype) -> RandomLayer:
     """A layer of a scheme whose scales differ by up to 64 times from tile to tile; y is about as large as x."""
     operand = scheme.weight
@@ -265,15 +276,3 @@ def _whole(scaled: Tensor, rule: Rule) -> Tensor:
     if rule.round == "ties_to_zero":
         return scaled.sign() * (scaled.abs() - 0.5).ceil()
     return scaled.round()
-
-
-def models(scheme: Scheme) -> bool:
-    """Whether the arithmetic here is that of a scheme: plain symmetric codes and one level of scales on both sides."""
-    return scheme.activation is not None and all(
-        operand.format in FULL
-        and operand.symmetric
-        and operand.global_scale is None
-        and operand.packing == "plain"
-        and operand.scale in ("fp32", "e8m0")
-        for operand in (scheme.activation, scheme.weight)
-    )

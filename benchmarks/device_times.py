@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from device_errors import SERVED, Result, bound_to, guarded, hardware_reasons, reasons_against
+from device_errors import SERVED, Result, bound_to, guarded, reasons_against, reasons_here
 from device_model import random_layer, random_x
 
 from qscheme.tables import load
@@ -29,8 +29,8 @@ def timed(schemes: Sequence[str], facts: Facts, device: torch.device, quick: boo
     bf16: dict[tuple[int, int, int], float] = {}
     for name in schemes:
         scheme = load().scheme(name)
-        here = [backend for backend in scheme.backends if not hardware_reasons(backend, facts)]
-        for place, (n, k) in enumerate(timed_shapes(here, facts)[: 1 if quick else 2]):
+        here = [backend for backend in scheme.backends if not reasons_here(scheme, backend, facts)]
+        for place, (n, k) in enumerate(timed_shapes(here, facts)[: 1 if quick else 2] if here else ()):
             runs = [backend for backend in here if not reasons_against(backend, facts, n, k)]
             layer = random_layer(scheme, n, k, False, torch.bfloat16)
             size = layer.weight.numel() * layer.weight.element_size()

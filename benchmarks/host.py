@@ -30,6 +30,7 @@ import time
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -242,18 +243,20 @@ def calls(foreign: str | None) -> list[dict[str, object]]:
         layer = qscheme.quantize(
             nn.Linear(K, N, bias=False, dtype=torch.bfloat16), scheme, input_scale=0.05 if "static" in scheme else None
         )
-        facts = qscheme.Facts.simulate(arch, tuned="all", aiter="0.1.20")
+        facts = qscheme.Facts.simulate(
+            arch, tuned="all", aiter="0.1.20", switches={"aiter_preshuffled_blockscale": True}
+        )
         bound = qscheme.dispatch(layer, facts, backend=backend)
         hand = by_hand(scheme, backend, kernels, bound)
         theirs = other(scheme, backend, N, K, kernels) if other else None
         for m in ms:
             x = torch.randn(m, K, dtype=torch.bfloat16)
-            functions: list[Callable[[], object]] = [lambda: bound(x), lambda: hand(x)]
-            if theirs is not None:
-                functions.append(lambda: theirs(x))
+            callables = [bound, hand] if theirs is None else [bound, hand, theirs]
+            functions = [partial(function, x) for function in callables]
             times = median_ns(functions, loops=300 if "static" in scheme else 1500)
             row = {
-                "scheme": scheme, "backend": backend, "m": m, "bound_ns": round(times[0]), "by_hand_ns": round(times[1]),
+                "scheme": scheme, "backend": backend, "m": m,
+                "bound_ns": round(times[0]), "by_hand_ns": round(times[1]),
                 "ratio": round(times[0] / times[1], 3), "extra_ns": round(times[0] - times[1]),
                 "within": times[0] <= 1.05 * times[1] + 250,
             }  # fmt: skip
@@ -341,7 +344,8 @@ def main() -> int:
         print(json.dumps(report, indent=2))
     else:
         for row in report["call"]:
-            words = f"{row['scheme']:20} {row['backend']:20} M={row['m']:<4} {row['ratio']:.3f}x by hand, {row['extra_ns']:+} ns"
+            words = f"{row['scheme']:20} {row['backend']:20} M={row['m']:<4}"
+            words += f" {row['ratio']:.3f}x by hand, {row['extra_ns']:+} ns"
             print(
                 words
                 + (f", foreign {row['foreign_ratio']:.3f}x" if "foreign_ratio" in row else "")

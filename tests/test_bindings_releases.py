@@ -33,15 +33,15 @@ ARCHES = {
     "aiter_asm": ("gfx950",),
 }
 SHAPES = {
-    "int8_ptpc": (96, 272, (1, 33)),
-    "int8_tensor_static": (96, 272, (1, 33)),
-    "fp8_block128": (208, 384, (1, 33)),
-    "fp8_block128_ue8m0": (208, 384, (1, 33)),
-    "fp8_ptpc": (128, 320, (1, 33)),
-    "fp8_token_x_tensor": (128, 320, (1, 33)),
-    "fp8_tensor_static": (96, 272, (1, 33)),
-    "fp8_tensor_dynamic": (96, 272, (1, 33)),
-    "mxfp4": (96, 512, (1, 31, 32, 64, 65)),
+    "int8_ptpc": (96, 272, (33,)),
+    "int8_tensor_static": (96, 272, (33,)),
+    "fp8_block128": (144, 256, (17,)),
+    "fp8_block128_ue8m0": (144, 256, (17,)),
+    "fp8_ptpc": (128, 320, (17,)),
+    "fp8_token_x_tensor": (128, 320, (17,)),
+    "fp8_tensor_static": (96, 272, (17,)),
+    "fp8_tensor_dynamic": (96, 272, (17,)),
+    "mxfp4": (32, 256, (31, 64, 65)),
 }
 BACKENDS = [
     (scheme, backend.name, arch)

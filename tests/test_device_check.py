@@ -25,7 +25,7 @@ import aiter_on_nvidia  # noqa: E402
 import device_errors  # noqa: E402
 import device_model  # noqa: E402
 
-SCHEMES = [name for name in load().schemes if device_model.models(load().scheme(name))]
+SCHEMES = [name for name in load().schemes if device_model.unmodelled(load().scheme(name)) is None]
 
 
 def activation(scheme: str) -> Activation:
@@ -109,7 +109,7 @@ def test_the_model_and_the_library_quantize_alike(scheme: str, m: int, k: int) -
     right = device_model.expected(x, layer, found.activation, activation(scheme))
     codes, scale = numerics.quantize(x, found.activation, scale=layer.input_scale)
     assert torch.equal(right.codes.view(torch.uint8), codes.view(torch.uint8))
-    assert torch.equal(right.scale.flatten(), scale.flatten())
+    assert torch.allclose(right.scale.flatten().float(), scale.flatten().float(), rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -262,6 +262,9 @@ def test_the_generated_code_of_the_readme_is_what_is_generated() -> None:
 
 
 def test_no_page_holds_a_place_for_text_that_is_missing() -> None:
-    found = {page.name: re.findall(r"\b(?:[A-Z]{3,}_(?:EXCERPT|OUTPUT|SENTENCES)|TODO|FIXME)\b", page.read_text()) for page in PAGES}
+    found = {
+        page.name: re.findall(r"\b(?:[A-Z]{3,}_(?:EXCERPT|OUTPUT|SENTENCES)|TODO|FIXME)\b", page.read_text())
+        for page in PAGES
+    }
     found["README.md"] += re.findall(r"^(?:.*: )?(?:COST|PROOF)\b", README.read_text(), re.MULTILINE)
     assert {} == {name: places for name, places in found.items() if places}

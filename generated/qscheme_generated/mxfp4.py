@@ -107,6 +107,9 @@ def bind_aiter_asm(
     """`aiter_asm` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
     bias = weights.bias
+    uint8 = torch.uint8
+    float4_e2m1fn_x2 = torch.float4_e2m1fn_x2
+    float8_e8m0fnu = torch.float8_e8m0fnu
     weight_by_16 = fold_rows(weights.weight, 16)
     weight_scale_by_32 = fold_rows(weights.weight_scale, 32)
     weight_fp4x2 = weights.weight.view(torch.float4_e2m1fn_x2)
@@ -117,19 +120,15 @@ def bind_aiter_asm(
         if m <= 31:
             codes, scale = per_1x32_f4_quant_hip(x, shuffle=False)
             y = gemm_afp4wfp4_preshuffle(
-                codes.view(torch.uint8),
-                weight_by_16,
-                x_scales=scale.view(torch.uint8),
-                w_scales=weight_scale_by_32,
-                dtype=dtype,
+                codes.view(uint8), weight_by_16, x_scales=scale.view(uint8), w_scales=weight_scale_by_32, dtype=dtype
             )
             return y if bias is None else y + bias
         if m <= 64:
             codes, scale = per_1x32_f4_quant_hip(x, shuffle=True)
             y = gemm_afp4wfp4_preshuffle(
-                codes.view(torch.uint8),
+                codes.view(uint8),
                 weight_by_16,
-                x_scales=fold_rows(scale.view(torch.uint8), 32),
+                x_scales=scale.view(uint8).view(scale.shape[0] // 32, -1),
                 w_scales=weight_scale_by_32,
                 dtype=dtype,
             )
@@ -146,14 +145,18 @@ def bind_aiter_asm(
         if m <= 64:
             scale = swizzle_e8m0_256x8(scale)
             y = gemm_afp4wfp4_preshuffle(
-                codes, weight_by_16, x_scales=fold_rows(scale, 32), w_scales=weight_scale_by_32, dtype=dtype
+                codes,
+                weight_by_16,
+                x_scales=scale.view(scale.shape[0] // 32, -1),
+                w_scales=weight_scale_by_32,
+                dtype=dtype,
             )
             return y if bias is None else y + bias
         scale = swizzle_e8m0_256x8(scale)
         y = gemm_a4w4(
-            A=codes.view(torch.float4_e2m1fn_x2),
+            A=codes.view(float4_e2m1fn_x2),
             B=weight_fp4x2,
-            A_scale=scale.view(torch.float8_e8m0fnu),
+            A_scale=scale.view(float8_e8m0fnu),
             B_scale=weight_scale_e8m0,
             dtype=dtype,
             bpreshuffle=True,

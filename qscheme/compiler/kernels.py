@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TAKEN = frozenset((
     "layer", "weights", "facts", "x", "m", "codes", "scale", "weight", "weight_scale", "input_scale", "bias", "dtype",
     "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
+    "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu",
     "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows", "k_major",
     "pad_rows", "padded_column_major", "row_major", "shuffle_16x16", "swizzle_e8m0_256x8", "swizzle_e8m0_32x8",
     "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme", "backend", "call", "device", "operand",

@@ -162,6 +162,8 @@ def _locals(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[tuple[str, str]]
     yield "bias", "bias = weights.bias"
     for name, _ in _levels(scheme):
         yield name, f"{name} = weights.{name}"
+    for word, dtype in STORAGE.items():
+        yield _dtype_name(word), f"{_dtype_name(word)} = {dtype}"
     for kernel in backend.kernels:
         if kernel.does == "gemm":
             for role in ("weight", "weight_scale"):
@@ -170,6 +172,11 @@ def _locals(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[tuple[str, str]]
         for name, value in kernel.constants:
             if isinstance(value, Imported):
                 yield f"{kernel.name}_{name}", f"{kernel.name}_{name} = {value.name}"
+
+
+def _dtype_name(word: str) -> str:
+    """The local name of the dtype of a storage word, so that a call looks up no module."""
+    return STORAGE[word].rpartition(".")[2]
 
 
 def _view(scheme: ir.Scheme, kernel: ir.Kernel, role: str) -> tuple[str | None, int | None]:
@@ -261,7 +268,7 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
         and x.dtype in STORAGE
         and x.dtype != stored_codes
     ):
-        codes = f"codes.view({STORAGE[x.dtype or '']})"
+        codes = f"codes.view({_dtype_name(x.dtype or '')})"
     if (
         x_scale
         and activation is not None
@@ -269,9 +276,9 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
         and x_scale.dtype in STORAGE
         and x_scale.dtype != stored_scale
     ):
-        scale = f"scale.view({STORAGE[x_scale.dtype or '']})"
+        scale = f"scale.view({_dtype_name(x_scale.dtype or '')})"
     if call.x_scale.fold:
-        scale = f"fold_rows({scale}, {call.x_scale.fold})"
+        scale = f"{scale}.view(scale.shape[0] // {call.x_scale.fold}, -1)"
     fused = gemm.operand("bias") is not None
     given = {
         "x": codes,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from emulation.run_in_process import in_process
 
 from .compilation import Mutated, compiled
+from .mutants import read
 from .verdicts import on_paper_of
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def judged(mutants: list[Mutant]) -> list[Verdict]:
 
 
 def _differs(rung: str, scheme: str) -> bool:
-    """Whether a scheme is another one there than on gfx950: gfx942 has another fp8."""
-    return "gfx942" not in rung or scheme == "fp8_block128"
+    """Whether a scheme may run otherwise there than on gfx950: gfx942 has another FP8."""
+    return "gfx942" not in rung or read(f"{scheme}.yaml")["weight"]["format"] == "fp8_e4m3"
 
 
 def _on_rung(rung: str, entries: list[Mutated], out: str) -> dict[int, dict[str, str]]:

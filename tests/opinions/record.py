@@ -60,7 +60,8 @@ def compressed_tensors(_source):
 
     x, amax = matrix(), magnitudes()
     cases = {
-        f"exponents_{bits}": {"amax": amax, "byte": generate_mx_scales(amax, bits).to(torch.uint8)} for bits in (4, 6, 8)
+        f"exponents_{bits}": {"amax": amax, "byte": generate_mx_scales(amax, bits).to(torch.uint8)}
+        for bits in (4, 6, 8)
     }
     packers = {
         4: pack_fp4_to_uint8,
@@ -136,7 +137,9 @@ def quark(_source):
         "bytes": reference_convert_fp32_to_e5m3_bits(scales),
         "values": reference_dequantize_float8_e5m3(bytes_),
     }
-    magnitude = torch.cat((torch.arange(4) / 16, torch.exp2(torch.arange(-2.0, 5.0)).outer(1 + torch.arange(4) / 4).reshape(-1)))
+    magnitude = torch.cat(
+        (torch.arange(4) / 16, torch.exp2(torch.arange(-2.0, 5.0)).outer(1 + torch.arange(4) / 4).reshape(-1))
+    )
     values = torch.cat((magnitude, -magnitude))[torch.randperm(64)].reshape(2, 32)
     packed = Pack_fp6("per_group", "fp6_e3m2", 3, 2).pack(values.clone(), True)
     cases["fp6_e3m2"] = {"values": values, "packed": packed}
@@ -179,7 +182,12 @@ def aiter(source):
     amax = magnitudes()
     cases = {}
     modes = words.MxScaleRoundModeInt
-    for rule, mode in (("floor", modes.RoundDown), ("rceil", modes.RoundUp), ("even", modes.Even), ("ceil", modes.Ceil)):
+    for rule, mode in (
+        ("floor", modes.RoundDown),
+        ("rceil", modes.RoundUp),
+        ("even", modes.Even),
+        ("ceil", modes.Ceil),
+    ):
         for element in ("FP4_E2M1", "FP8_E4M3", "FP8_E4M3_FNUZ"):
             scale = rules.f32_to_mx_e8m0_scale(amax, mode=mode, dtype=getattr(words.MxDtypeInt, element))
             cases[f"{rule}_{element.lower()}"] = {"amax": amax, "byte": scale.view(torch.uint8)}
