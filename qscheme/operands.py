@@ -61,6 +61,10 @@ def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
     n, k = _logical_shape(layer, scheme)
     rotation = _optional(layer, "rotation", None)
     prequantized = bool(_optional(layer, "prequantized", False))
+    activation = scheme.activation
+    if prequantized and (activation is None or not activation.symmetric):
+        why = "not quantized" if activation is None else "asymmetric"
+        raise InvalidLayer(_name(layer), "prequantized", f"False, as the activation is {why}", "True")
     if rotation is not None:
         if rotation != ROTATION:
             raise InvalidLayer(_name(layer), "rotation", f"None or {ROTATION}", str(rotation))

@@ -14,7 +14,7 @@ from typing import Any
 import paper_aiter
 import pytest
 import torch
-from float64_layers import codes_for, example, random_x, relative_error
+from float64_layers import KINDS, codes_for, example, random_x, relative_error
 from paper_aiter import PaperAiter
 
 import qscheme
@@ -33,13 +33,17 @@ def machines(arches: Iterable[str], release: str = paper_aiter.NEWEST, **switche
     return [Facts.simulate(arch, aiter=release, tuned="all", switches=every | switches) for arch in arches]
 
 
-def cases(facts: list[Facts]) -> list[tuple[str, str, Facts]]:
-    """Every scheme and backend, with the first of the machines that can run it."""
+def cases(facts: list[Facts], schemes: Iterable[str] = KINDS) -> list[tuple[str, str, Facts]]:
+    """Every backend of some schemes, with the first of the machines that can run it; torch's own run on this one."""
     found: list[tuple[str, str, Facts]] = []
-    for scheme in load().schemes:
-        layer = example(scheme, N, K).layer
+    here = [known for known in facts if known.arch == "cpu"]
+    for scheme in schemes:
+        layer = SimpleNamespace(
+            scheme=scheme, weight=None, out_features=N, in_features=K, out_dtype=torch.bfloat16, name=""
+        )
         for backend in load().scheme(scheme).backends:
-            able = (known for known in facts if qscheme.explain(layer, known, backend=backend.name).chosen)
+            first = [*here, *facts] if backend.name.startswith("torch") else facts
+            able = (known for known in first if qscheme.explain(layer, known, backend=backend.name).chosen)
             if (machine := next(able, None)) is not None:
                 found.append((scheme, backend.name, machine))
     return found
@@ -47,7 +51,7 @@ def cases(facts: list[Facts]) -> list[tuple[str, str, Facts]]:
 
 EVERY = cases(machines(load().devices))
 OF_AITER = [case for case in EVERY if case[1].startswith("aiter")]
-HERE = [case for case in EVERY if case[1] in ("torch_int_mm", "reference")]
+HERE = [case for case in EVERY if case[1] == "reference" or (case[1].startswith("torch") and case[2].arch == "cpu")]
 every_backend = pytest.mark.parametrize("case", EVERY, ids=lambda case: "-".join(case[:2]))
 every_backend_here = pytest.mark.parametrize("case", HERE, ids=lambda case: "-".join(case[:2]))
 every_aiter_backend = pytest.mark.parametrize("case", OF_AITER, ids=lambda case: "-".join(case[:2]))
@@ -90,8 +94,8 @@ def storage(bound: Bound) -> list[int]:
 
 
 def runnable(case: tuple[str, str, Facts]) -> bool:
-    """Whether this process can call the backend: torch's FP8 product needs the GPU."""
-    return case[1] != "torch_scaled_mm"
+    """Whether this process can call the backend: torch's product of FP8 blocks needs the GPU."""
+    return not case[1].startswith("torch") or case[2].arch == "cpu"
 
 
 # --- calls ---------------------------------------------------------------------------------------------------------
@@ -99,7 +103,7 @@ def runnable(case: tuple[str, str, Facts]) -> bool:
 
 def test_every_backend_of_the_tables_runs_on_some_machine() -> None:
     every = {(scheme, backend.name) for scheme in load().schemes for backend in load().scheme(scheme).backends}
-    assert every == {(scheme, backend) for scheme, backend, _ in EVERY}
+    assert every == {(scheme, backend) for scheme, backend, _ in cases(machines(load().devices), load().schemes)}
 
 
 @pytest.mark.parametrize("release", paper_aiter.telling_releases())
@@ -108,7 +112,7 @@ def test_every_release_is_called_in_a_form_that_it_takes(release: str, install: 
     arches = dict.fromkeys(facts.arch for _, _, facts in OF_AITER)
     for invariant in (False, True):
         known = machines(arches, release, batch_invariant=invariant)
-        able = [case for case in cases(known) if case[1].startswith("aiter")]
+        able = [case for case in cases(known, load().schemes) if case[1].startswith("aiter")]
         assert able or invariant, "some backend works with every release"
         for case in able:
             bound, _ = bind(case, bias=torch.bfloat16)

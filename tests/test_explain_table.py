@@ -182,11 +182,42 @@ TABLES = {
     """,
 }
 
+OTHERS = {
+    "fp8_ptpc": """
+                      gfx942                   gfx950                   gfx1250                  gfx1201                  gfx90a     sm_90                    cpu                      gfx9999
+        untuned       torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+        tuned         aiter_ck_preshuffle      aiter_ck_preshuffle      torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+        aiter_off     torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+        aiter_0.1.2   aiter_ck                 aiter_ck                 torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+        invariant     -                        -                        -                        -                        -          -                        -                        -
+        fp16          aiter_ck_preshuffle      aiter_ck_preshuffle      aiter_triton             aiter_triton             reference  reference                reference                reference
+        n_1006        aiter_triton             aiter_triton             aiter_triton             aiter_triton             reference  reference                torch_scaled_mm_rowwise  reference
+        k_1056        aiter_ck                 aiter_ck                 torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+    """,
+    "fp8_tensor_static": """
+                      gfx942           gfx950           gfx1250          gfx1201          gfx90a     sm_90            cpu              gfx9999
+        untuned       torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  reference  torch_scaled_mm  torch_scaled_mm  reference
+        tuned         torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  reference  torch_scaled_mm  torch_scaled_mm  reference
+        invariant     -                -                -                -                -          -                -                -
+        fp32          torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  reference  torch_scaled_mm  torch_scaled_mm  reference
+        n_1006        aiter_triton     aiter_triton     aiter_triton     aiter_triton     reference  reference        torch_scaled_mm  reference
+        aiter_absent  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  reference  torch_scaled_mm  torch_scaled_mm  reference
+    """,
+    "int4_w4a16_g128": """
+                   gfx942     gfx950     gfx1201    sm_90      cpu        gfx9999
+        tuned      reference  reference  reference  reference  reference  reference
+        fp32       reference  reference  reference  reference  reference  reference
+        k_1056     reference  reference  reference  reference  reference  reference
+        invariant  -          -          -          -          -          -
+    """,
+}
+"""The same for one scheme of each further kind, in the situations that matter to it."""
 
-def choices() -> list[tuple[str, str, str, str]]:
+
+def choices(tables: dict[str, str]) -> list[tuple[str, str, str, str]]:
     """(scheme, situation, architecture, backend) of every cell."""
     found: list[tuple[str, str, str, str]] = []
-    for scheme, table in TABLES.items():
+    for scheme, table in tables.items():
         head, *rows = [line.split() for line in table.strip("\n ").splitlines()]
         for situation, *backends in rows:
             found += [(scheme, situation, arch, backend) for arch, backend in zip(head, backends, strict=True)]
@@ -194,7 +225,7 @@ def choices() -> list[tuple[str, str, str, str]]:
 
 
 def test_the_tables_have_every_scheme_and_situation() -> None:
-    cells = choices()
+    cells = choices(TABLES)
     assert {"fp8_block128", "int8_ptpc", "int8_tensor_static", "mxfp4"} == {scheme for scheme, *_ in cells}
     assert len(TABLES) * len(SITUATIONS) * 9 == len(cells)
 
@@ -202,8 +233,19 @@ def test_the_tables_have_every_scheme_and_situation() -> None:
 @pytest.mark.parametrize("scheme", TABLES)
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_each_architecture_gets_the_backend_of_the_table(scheme: str, situation: str) -> None:
-    expected = {arch: backend for one, row, arch, backend in choices() if (one, row) == (scheme, situation)}
+    expected = {arch: backend for one, row, arch, backend in choices(TABLES) if (one, row) == (scheme, situation)}
     assert expected == {arch: decision(scheme, arch, situation).chosen or "-" for arch in expected}
+
+
+@pytest.mark.parametrize("scheme", OTHERS)
+def test_schemes_of_further_kinds_get_the_backend_of_their_table(scheme: str) -> None:
+    expected = {cell[:3]: cell[3] for cell in choices({scheme: OTHERS[scheme]})}
+    assert expected == {cell: decision(cell[0], cell[2], cell[1]).chosen or "-" for cell in expected}
+
+
+def test_parts_with_scales_of_their_own_take_a_kernel_of_one_scale_per_row() -> None:
+    situation = Situation(TUNED, {"logical_widths": [512, 512]})
+    assert "torch_scaled_mm_rowwise" == decision("fp8_tensor_static", "gfx942", situation).chosen
 
 
 def test_an_architectures_suffixes_do_not_matter() -> None:

@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,11 +34,15 @@ MACHINES = [
 ]
 
 
+@cache
+def machines(arch: str) -> list[Facts]:
+    return [Facts.simulate(arch, **machine) for machine in MACHINES]
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("scheme", TABLES.schemes)
 def test_every_backend_says_why_not_whatever_the_machine_and_the_layer(scheme: str, arch: str) -> None:
-    for machine in MACHINES:
-        facts = Facts.simulate(arch, **machine)
+    for facts in machines(arch):
         for backend in TABLES.scheme(scheme).backends:
             for layer in LAYERS:
                 reasons = backend.why_not(facts, layer)

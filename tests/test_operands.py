@@ -216,6 +216,11 @@ def test_a_rotation_needs_whole_blocks_and_an_x_that_is_not_quantized() -> None:
     refused("rotation: needs None, as the layer is prequantized, found 32", "mxfp4", rotation=32, prequantized=True)
 
 
+def test_codes_cannot_be_announced_to_a_scheme_that_takes_none() -> None:
+    for scheme, why in (("fp8_w8a16_block128", "not quantized"), ("int8_token_asym", "asymmetric")):
+        refused(f"prequantized: needs False, as the activation is {why}, found True", scheme, prequantized=True)
+
+
 def test_optional_attributes_may_be_absent() -> None:
     made = example("int8_ptpc", 64, 64).layer
     layer = SimpleNamespace(

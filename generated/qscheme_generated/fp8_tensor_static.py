@@ -63,6 +63,10 @@ def why_not_torch_scaled_mm(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("layer", "N a multiple of 16 on a device of amd or nvidia", f"N = {layer.n}"))
     if facts.device.vendor in ("amd", "nvidia") and layer.k % 16 != 0:
         reasons.append(Reason("layer", "K a multiple of 16 on a device of amd or nvidia", f"K = {layer.k}"))
+    if facts.batch_invariant:
+        reasons.append(
+            Reason("switch", "switch batch_invariant off (the sums of scaled_mm_tensorwise depend on M)", "on")
+        )
     return reasons
 
 
@@ -155,6 +159,8 @@ def why_not_torch_scaled_mm_rowwise(facts: Facts, layer: LayerFacts) -> list[Rea
         reasons.append(Reason("layer", "N a multiple of 16 on a device of amd or nvidia", f"N = {layer.n}"))
     if facts.device.vendor in ("amd", "nvidia") and layer.k % 16 != 0:
         reasons.append(Reason("layer", "K a multiple of 16 on a device of amd or nvidia", f"K = {layer.k}"))
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of scaled_mm_rowwise depend on M)", "on"))
     return reasons
 
 
