@@ -15,6 +15,8 @@ import pytest
 from emulation.bindings import Case
 from emulation.run_in_process import in_process
 
+from qscheme.tables import load
+
 ROUNDING = 0.005
 ROWS = (1, 3, 17, 31, 32, 33, 64, 65, 200)
 HOW = ("x", "codes", "strided", "refreshed")
@@ -53,6 +55,31 @@ FP8_SHUFFLED = [
     ),
 ]
 FP8_SHUFFLED_TUNED = Case("fp8_block128", "aiter_ck_preshuffle", 7168, 256, (65,), tuned=False)
+FP8_POWERS = [
+    Case("fp8_block128_ue8m0", "aiter_ck", 200, 384, (1, 3, 33), True, scales=scales) for scales in ("fp32", "e8m0")
+]
+FP8_ROWS = [
+    *(Case("fp8_ptpc", "aiter_ck", 96, 272, ROWS, bias, dtype) for bias, dtype in ((False, "bf16"), (True, "fp16"))),
+    *(Case("fp8_ptpc", "aiter_ck", 96, 384, (1, 3, 33), True, how=how) for how in ("rotated", *HOW[1:])),
+    Case("fp8_ptpc", "aiter_ck_untuned", 96, 272, (1, 33), True, tuned=False),
+    *(
+        Case(scheme, "aiter_ck_preshuffle", 128, 320, ROWS, bias, dtype)
+        for scheme in ("fp8_ptpc", "fp8_token_x_tensor")
+        for bias, dtype in ((False, "bf16"), (True, "fp16"))
+    ),
+    *(Case("fp8_ptpc", "aiter_ck_preshuffle", 128, 320, (1, 3, 33), True, how=how) for how in ("rotated", *HOW[1:])),
+    Case("fp8_token_x_tensor", "aiter_ck", 96, 272, (1, 33), True),
+    Case("fp8_token_x_tensor", "aiter_ck_untuned", 96, 272, (1, 33), True, tuned=False),
+]
+FP8_TENSOR = [
+    *(
+        Case("fp8_tensor_static", "aiter_ck", 96, 272, ROWS, bias, dtype)
+        for bias, dtype in ((False, "bf16"), (True, "fp16"))
+    ),
+    *(Case("fp8_tensor_static", "aiter_ck", 80, 384, (1, 33), True, how=how) for how in ("rotated", *HOW[1:])),
+    Case("fp8_tensor_dynamic", "aiter_ck", 96, 272, (1, 33), True),
+    Case("fp8_tensor_dynamic", "aiter_ck", 96, 272, (1, 33), True, how="codes"),
+]
 FP4 = [
     *(Case("mxfp4", "aiter_asm", 128, 512, (65, 96, 200), bias) for bias in (False, True)),
     *(Case("mxfp4", "aiter_asm", 256, 768, (65, 130), True, how=how) for how in ("rotated", *HOW[1:])),
@@ -65,6 +92,18 @@ KERNELS = {
     ("int8_tensor_static", "aiter_ck"): (None, "gemm_a8w8"),
     ("fp8_block128", "aiter_ck"): ("dynamic_per_token_scaled_quant", "gemm_a8w8_blockscale"),
     ("fp8_block128", "aiter_ck_preshuffle"): ("dynamic_per_token_scaled_quant", "gemm_a8w8_blockscale_bpreshuffle"),
+    ("fp8_block128_ue8m0", "aiter_ck"): (None, "gemm_a8w8_blockscale"),
+    **{
+        (scheme, backend): ("dynamic_per_token_scaled_quant", gemm)
+        for scheme in ("fp8_ptpc", "fp8_token_x_tensor")
+        for backend, gemm in (
+            ("aiter_ck", "gemm_a8w8"),
+            ("aiter_ck_untuned", "gemm_a8w8"),
+            ("aiter_ck_preshuffle", "gemm_a8w8_bpreshuffle"),
+        )
+    },
+    ("fp8_tensor_static", "aiter_ck"): ("static_per_tensor_quant", "gemm_a8w8"),
+    ("fp8_tensor_dynamic", "aiter_ck"): (None, "gemm_a8w8"),
     ("mxfp4", "aiter_asm"): ("dynamic_per_group_scaled_quant_fp4", "gemm_a4w4_asm"),
 }
 """The compiled quantizer and GEMM that each backend reaches."""
@@ -77,7 +116,7 @@ REFUSED = [
     Case("mxfp4", "aiter_asm", 128, 512, (65,), tuned=False),
     Case("int8_ptpc", "aiter_ck", 96, 272, (1,), how="invariant"),
 ]
-ON_BOTH = [*INT8, *INT8_STATIC, *FP8, *FP8_SHUFFLED]
+ON_BOTH = [*INT8, *INT8_STATIC, *FP8, *FP8_SHUFFLED, *FP8_POWERS, *FP8_ROWS, *FP8_TENSOR]
 CASES = {
     "gfx942": [*ON_BOTH, *REFUSED, FP4[0], FP8_SHUFFLED_TUNED],
     "gfx950": [*ON_BOTH, *FP4, FP4_BY_COMPOSABLE_KERNEL, FP8_SHUFFLED_TUNED, FP4_TUNED, *REFUSED],
@@ -108,6 +147,16 @@ def test_a_bound_layer_is_near_float64_for_every_number_of_rows(
 ) -> None:
     found = outcomes[arch, case]
     assert {} == {rows: error for rows, error in zip(case.rows, found["errors"], strict=True) if not error <= ROUNDING}
+
+
+def test_every_backend_with_a_compiled_kernel_is_bound() -> None:
+    compiled = {
+        (scheme, backend.name)
+        for scheme in load().schemes
+        for backend in load().scheme(scheme).backends
+        if backend.name.startswith(("aiter_ck", "aiter_asm"))
+    }
+    assert compiled == set(KERNELS)
 
 
 @pytest.mark.parametrize(("scheme", "backend"), KERNELS)

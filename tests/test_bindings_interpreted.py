@@ -32,6 +32,14 @@ FP8 = [
     Case("fp8_block128", "aiter_triton", 136, 256, (17,), True, how="invariant"),
     Case("fp8_block128", "aiter_triton", 136, 256, (5,), True, how="refreshed"),
 ]
+FP8_ROWS = [
+    Case("fp8_ptpc", "aiter_triton", 41, 131, (1, 3, 33), True),
+    Case("fp8_ptpc", "aiter_triton", 48, 96, (5,), False, "fp16", how="codes"),
+    Case("fp8_token_x_tensor", "aiter_triton", 48, 96, (5,), True),
+    Case("fp8_tensor_static", "aiter_triton", 56, 144, (1, 33), True),
+    Case("fp8_tensor_dynamic", "aiter_triton", 56, 144, (5,), True),
+    Case("fp8_block128_ue8m0", "aiter_triton", 136, 256, (5,), True),
+]
 FP8_TUNED = [
     Case("fp8_block128", "aiter_triton_tuned", 200, 384, (5,), True),
     Case("fp8_block128", "aiter_triton_tuned", 200, 384, (5,), True, how="codes"),
@@ -56,7 +64,7 @@ FP4 = [
 RAGGED = Case("mxfp4", "aiter_triton", 48, 480, (5,))
 CASES = {
     "gfx942": [INT8[0], *FP8, FP4[0]],
-    "gfx950": [*INT8, *FP8, *FP8_TUNED, FP8_TUNED_WITH_SPLIT, *FP4_SHUFFLED, *FP4, RAGGED],
+    "gfx950": [*INT8, *FP8, *FP8_ROWS, *FP8_TUNED, FP8_TUNED_WITH_SPLIT, *FP4_SHUFFLED, *FP4, RAGGED],
 }
 RUN = [
     (arch, case)
@@ -67,12 +75,17 @@ RUN = [
 
 COMPILED = {"dynamic_per_token_scaled_quant", "dynamic_per_group_scaled_quant_fp4", "gemm_a4w4_asm"}
 GEMM_ONLY = {"aiter_triton": {"fp8_block128"}, "aiter_triton_tuned": {"fp8_block128"}, "aiter_asm": {"mxfp4"}}
-"""Backends, by name and scheme, whose quantizer is compiled; those of int8 have qscheme's own."""
+"""Backends, by name and scheme, whose quantizer is compiled; the other 8-bit ones have qscheme's own."""
 
 GEMMS = {
     "int8_ptpc": "_gemm_a8w8_kernel",
     "int8_tensor_static": "_gemm_a8w8_kernel",
     "fp8_block128": "_gemm_a8w8_blockscale_kernel",
+    "fp8_block128_ue8m0": "_gemm_a8w8_blockscale_kernel",
+    "fp8_ptpc": "_gemm_a8w8_kernel",
+    "fp8_token_x_tensor": "_gemm_a8w8_kernel",
+    "fp8_tensor_static": "_gemm_a8w8_kernel",
+    "fp8_tensor_dynamic": "_gemm_a8w8_kernel",
     "mxfp4": "_gemm_afp4_wfp4_kernel",
 }
 SPLIT_OFF = [case for case in (*FP8, FP8_TUNED_WITH_SPLIT, *FP4) if case.how == "invariant"]

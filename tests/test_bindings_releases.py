@@ -53,7 +53,7 @@ BACKENDS = [
 FIRST = {
     "aiter_triton_preshuffle": "v0.1.16",
     "aiter_triton_rdna4": "v0.1.16",
-    "aiter_ck_preshuffle": "v0.1.8",
+    ("fp8_block128", "aiter_ck_preshuffle"): "v0.1.8",
     ("mxfp4", "aiter_asm"): "v0.1.8",
 }
 """The first of these releases that a backend, by its name or its scheme and name, works with; v0.1.5 if not here."""

@@ -392,8 +392,9 @@ def test_new_weights_are_read_from_the_storage_of_the_old_ones(case: tuple[str, 
 def test_a_weight_that_is_changed_in_place_may_be_refreshed(case: tuple[str, str, Facts]) -> None:
     bound, layer = bind(case)
     second = example(case[0], N, K, seed=7).layer
-    layer.weight.copy_(second.weight)
-    layer.weight_scale.copy_(second.weight_scale)
+    for name, value in vars(second).items():
+        if isinstance(value, torch.Tensor):
+            getattr(layer, name).copy_(value)
     bound.refresh(layer)
     x = random_x(4, K)
     assert torch.equal(bind_layer(second, case)(x), bound(x))
@@ -537,9 +538,11 @@ def test_a_weight_at_an_odd_address_is_read_right(case: tuple[str, str, Facts]) 
     made = example(case[0], N, K)
     x = random_x(4, K)
     expected = bind_layer(made.layer, case)(x)
-    flat = torch.zeros(made.layer.weight.numel() + 1, dtype=torch.uint8)
-    flat[1:] = made.layer.weight.view(torch.uint8).flatten()
-    made.layer.weight = flat[1:].view(made.layer.weight.dtype).view(made.layer.weight.shape)
+    stored = made.layer.weight.flatten().view(torch.uint8)
+    odd = made.layer.weight.element_size()  # bytes; torch itself keeps words of several bytes at whole words
+    flat = torch.zeros(stored.numel() + odd, dtype=torch.uint8)
+    flat[odd:] = stored
+    made.layer.weight = flat[odd:].view(made.layer.weight.dtype).view(made.layer.weight.shape)
     bound = bind_layer(made.layer, case)
     assert 0 == bound.tensors()[0].data_ptr() % 16
     assert torch.equal(expected, bound(x))

@@ -138,7 +138,8 @@ def fp8_rows(fp8: torch.dtype, divide: bool = False, every_row: bool = False) ->
         single = x.float()
         amax = single.abs().amax().view(1, 1) if every_row else single.abs().amax(1, keepdim=True)
         if divide:
-            scale = amax.clamp(min=1e-10) / LARGEST_FP8[fp8]
+            # 448 is half as much in E4M3FNUZ, where every code has half the value.
+            scale = amax.clamp(min=1e-10) / (224.0 if fp8 == torch.float8_e4m3fnuz else 448.0)
             scaled = single / scale
         else:
             scale = amax * torch.tensor(1 / LARGEST_FP8[fp8])

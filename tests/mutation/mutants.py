@@ -24,6 +24,11 @@ LAYOUTS["weight_scale"] = LAYOUTS["x_scale"]
 STORAGES = ("bytes", "fp4x2", "e8m0", None)
 
 
+SCHEMES = ("fp8_block128", "int8_ptpc", "int8_tensor_static", "mxfp4")
+FURTHER = (("fp8_ptpc", "aiter_ck_preshuffle"), ("fp8_tensor_static", "aiter_ck"))
+"""Every backend of these schemes, and further backends whose kernels no other has, are mutated."""
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One change. kernel: the YAML of the changed kernel, or None. backend: of one scheme, with the change in it."""
@@ -44,10 +49,11 @@ def kernels() -> dict[str, dict[str, Any]]:
 
 
 def backends() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every (scheme, YAML of a backend) whose GEMM is AITER's."""
+    """Every (scheme, YAML of a backend) whose GEMM is AITER's and that is mutated."""
     for path in sorted(shipped_schemes().glob("*.yaml")):
         for backend in read(path.name).get("backends", ()):
-            if any(call["gemm"].startswith("aiter.") for call in backend.get("calls", [backend])):
+            mutated = path.stem in SCHEMES or (path.stem, backend["name"]) in FURTHER
+            if mutated and any(call["gemm"].startswith("aiter.") for call in backend.get("calls", [backend])):
                 yield path.stem, backend
 
 
