@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import threading
 from contextlib import nullcontext
 from functools import lru_cache, partial
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 
 from qscheme.errors import BindFailed, InvalidInput, InvalidLayer
+from qscheme.formats import packed_columns
 from qscheme.numerics import rotate_hadamard, scale_shape
-from qscheme.operands import CODES, DTYPES, layer_facts, operands_of, packed_columns
+from qscheme.operands import CODES, DTYPES, layer_facts, operands_of
 from qscheme.types import Activation
 
 if TYPE_CHECKING:
@@ -172,7 +174,11 @@ class Bound:
             x_scale = x_scale.view(torch.uint8)
         dtype = {"fp32": torch.float32, "e4m3": torch.float8_e4m3fn}.get(activation.scale, torch.uint8)
         flat = wanted[-1] == 1 and x_scale.dim() < 2
-        if x_scale.dtype != dtype or x_scale.numel() != _count(wanted) or not (flat or x_scale.shape[-1] == wanted[-1]):
+        if (
+            x_scale.dtype != dtype
+            or x_scale.numel() != math.prod(wanted)
+            or not (flat or x_scale.shape[-1] == wanted[-1])
+        ):
             found = f"{list(x_scale.shape)} in {x_scale.dtype}"
             raise InvalidInput(self.name, f"x_scale {list(wanted)} in {dtype}", found)
         if x_scale.device != codes.device:
@@ -237,13 +243,8 @@ class _Loaded(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _load(scheme: Scheme, backend: Backend, facts: Facts, rotated: bool) -> _Loaded:
-    rotates = (
-        rotated
-        and bool(backend.quantizers)  # where x is multiplied as it is, no quantizer rotates it
-        and all(
-            kernel.rotate is not None and facts.offers.accepts(kernel, kernel.rotate) for kernel in backend.quantizers
-        )
-    )
+    fused = [kernel.rotate is not None and facts.offers.accepts(kernel, kernel.rotate) for kernel in backend.quantizers]
+    rotates = rotated and bool(fused) and all(fused)  # where x is multiplied as it is, no quantizer rotates it
     eager = tuple(_adapt(kernel, facts, rotates and kernel in backend.quantizers) for kernel in backend.kernels)
     opaque = tuple(
         kernel.opaque(function) if kernel.opaque else function
@@ -322,7 +323,3 @@ def _pairs(old: Prepared, new: Prepared) -> Iterator[tuple[str, Tensor, Tensor]]
         first, second = cast("Tensor | None", getattr(old, name)), cast("Tensor | None", getattr(new, name))
         if first is not None and second is not None:
             yield name, first, second
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return shape[0] * shape[1] if len(shape) == 2 else shape[0]

@@ -38,6 +38,12 @@ E4M3 = FloatFormat(4, 3, 448.0)
 E5M3 = FloatFormat(5, 3, 114688.0)
 """Without a sign, as AMD Quark 0.13 scales AMDFP4: byte 255 is NaN, byte 254 is 114688, byte 1 is 2**-17."""
 
+PACKED: dict[str, tuple[int, int]] = {"fp4_e2m1": (2, 1), "fp6_e2m3": (4, 3), "fp6_e3m2": (4, 3)}
+"""Formats whose codes share bytes: how many codes stand in how many bytes."""
+
+WORDS = 8
+"""How many INT4 codes stand in an int32."""
+
 FLOAT_FORMATS: dict[Format, FloatFormat] = {"fp4_e2m1": E2M1, "fp6_e2m3": E2M3, "fp6_e3m2": E3M2, "fp8_e4m3": E4M3}
 """Of elements. E4M3FNUZ has the exponent bias 8, the largest value 240 and no -0; a torch dtype tells the two apart."""
 
@@ -255,3 +261,9 @@ def _shifts(like: Tensor) -> Tensor:
 def _nibbles(stored: Tensor) -> Tensor:
     """4-bit codes uint8 [R, 2 C] of bytes uint8 [R, C], the low nibble first."""
     return torch.stack((stored & 15, stored >> 4), dim=2).reshape(stored.shape[0], 2 * stored.shape[1])
+
+
+def packed_columns(element: str, k: int) -> int:
+    """How many bytes hold K codes of a row."""
+    codes, size = PACKED.get(element, (1, 1))
+    return k // codes * size

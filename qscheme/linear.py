@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from qscheme.errors import InvalidLayer
+from qscheme.formats import PACKED, WORDS
 from qscheme.numerics import find_global_scale, quantize_asymmetric, rotate_hadamard
 from qscheme.numerics import quantize as quantize_rows
-from qscheme.operands import PACKED, ROTATION, WORDS
+from qscheme.operands import ROTATION
 from qscheme.selection import dispatch
 from qscheme.tables import Tables, load
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qscheme.errors import InvalidLayer
-from qscheme.formats import unpack_zero_points
+from qscheme.formats import PACKED, WORDS, packed_columns, unpack_zero_points
 from qscheme.layouts import expand_rows, expand_widths
 from qscheme.numerics import scale_shape
 from qscheme.tiles import tile
@@ -33,12 +33,6 @@ CODES: dict[str, torch.dtype] = {
     "fp4_e2m1": torch.uint8,
 }
 """The dtype in which a checkpoint stores each format."""
-
-PACKED: dict[str, tuple[int, int]] = {"fp4_e2m1": (2, 1), "fp6_e2m3": (4, 3), "fp6_e3m2": (4, 3)}
-"""Formats whose codes share bytes: how many codes stand in how many bytes."""
-
-WORDS = 8
-"""How many INT4 codes stand in an int32."""
 
 ROTATION = 32
 """The block size of a Hadamard rotation; no other is known."""
@@ -108,12 +102,6 @@ def operands_of(layer: Layer, scheme: Scheme, facts: LayerFacts) -> Operands:
             layer, "input_global_scale", bool(scheme.activation and scheme.activation.global_scale), weight
         ),
     )
-
-
-def packed_columns(element: str, k: int) -> int:
-    """How many bytes hold K codes of a row."""
-    codes, size = PACKED.get(element, (1, 1))
-    return k // codes * size
 
 
 def _is_fused(layer: Layer, scheme: Scheme) -> bool:

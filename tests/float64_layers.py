@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from qscheme.operands import packed_columns
+from qscheme.formats import packed_columns
 from qscheme.tables import load
 from qscheme.tiles import scale_shape
 

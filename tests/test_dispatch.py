@@ -53,7 +53,9 @@ def test_an_unknown_scheme_is_told_with_a_suggestion() -> None:
 def test_a_scheme_that_is_like_none_is_told_with_all_there_are(scheme: object) -> None:
     changed = layer()
     changed.scheme = scheme
-    with pytest.raises(UnknownScheme, match=r"unknown scheme .*; known: amdfp4, fp8_block128, .*int8_ptpc, int8_tensor_static, .*mxfp4"):
+    with pytest.raises(
+        UnknownScheme, match=r"unknown scheme .*; known: amdfp4, fp8_block128, .*int8_ptpc, int8_tensor_static, .*mxfp4"
+    ):
         qscheme.dispatch(changed, CPU)
     del changed.scheme
     with pytest.raises(UnknownScheme):

@@ -10,26 +10,13 @@ from qscheme.compiler.ir import Imported
 from qscheme.compiler.kernel_functions import STORAGE
 from qscheme.compiler.kernel_text import source
 from qscheme.compiler.parameters import constant_name, protocol_name
+from qscheme.compiler.prepare_text import SCALE_STEPS, levels, prepare_lines
 from qscheme.types import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from qscheme.compiler import ir
-
-WEIGHT_STEPS = {"row_major": "row_major", "transposed": "transposed", "shuffle_16x16": "shuffle_16x16"}
-"""The step of `qscheme.layouts` that makes each weight layout."""
-
-SCALE_STEPS = {
-    "row_major": "row_major",
-    "per_row": "row_major",
-    "row_vector": "row_vector",
-    "k_major": "k_major",
-    "column_major": "column_major",
-    "padded_column_major": "padded_column_major",
-    "swizzle_e8m0_32x8": "swizzle_e8m0_32x8",
-}
-"""The step of `qscheme.layouts` that makes each layout of weight scales."""
 
 ROW_SCALE_STEPS = {**SCALE_STEPS, "swizzle_e8m0_32x8": "swizzle_e8m0_256x8"}
 """The same for scales of activations, whose rows are padded further."""
@@ -58,7 +45,7 @@ def backend_text(scheme: ir.Scheme, backend: ir.Backend) -> BackendText:
         before_symbols=tuple(check for check in backend.checks if check.kind in ("hardware", "library")),
         kernels=tuple(constant_name(kernel) for kernel in kernels),
         after_symbols=tuple(check for check in backend.checks if check.kind not in ("hardware", "library")),
-        prepare=tuple(_prepare(scheme, backend)),
+        prepare=tuple(prepare_lines(scheme, backend)),
         bind_parameters=", ".join(f"{kernel.name}: {protocol_name(kernel)}" for kernel in kernels),
         bind_prose=_bind_prose(backend),
         bind=tuple(_bind(scheme, backend)),
@@ -82,52 +69,6 @@ def when_text(call: ir.Call) -> str:
 
 def _bind_prose(backend: ir.Backend) -> str:
     return f"`{backend.name}` over rows of x, and over rows that are quantized already where it takes them."
-
-
-def _prepare(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
-    gemm = backend.calls[0].gemm
-    weight, scale, given = "layer.weight", "layer.weight_scale", "layer.input_scale"
-    activation = scheme.activation
-    if scheme.weight.format == "fp8_e4m3" and gemm.fp8 == "device":
-        yield f"weight, weight_scale = {weight}, {scale}"
-        static = activation is not None and activation.mode == "static" and activation.format == "fp8_e4m3"
-        if static:
-            yield f"input_scale = {given}"
-            given = "input_scale"
-        yield 'if facts.device.fp8 == "fnuz":'
-        yield "    weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)"
-        if static:  # codes of half the value reach half as far
-            yield "    input_scale = None if input_scale is None else fnuz_scale(input_scale)"
-        weight, scale = "weight", "weight_scale"
-    if scheme.weight.scale == "fp32":
-        scale = f"e8m0_to_fp32({scale})" if "e8m0" in scheme.stored_scales else scale
-    if backend.weight_scale_layout == "per_row":
-        scale = f"expand_rows({scale}, layer.n)"
-    elif backend.weight_scale_layout == "row_vector":
-        scale = f"row_vector({scale}, layer.n)"
-    elif backend.weight_scale_layout != "row_major":
-        scale = f"{SCALE_STEPS[backend.weight_scale_layout]}({scale})"
-    elif scale != "layer.weight_scale":
-        scale = f"row_major({scale})"
-    fused = gemm.operand("bias")
-    keeps_bias = fused is not None and fused.dtype == "any"
-    yield "return Prepared("
-    yield f"    backend={backend.name!r},"
-    yield f"    weight={WEIGHT_STEPS[backend.weight_layout]}({weight}),"
-    yield f"    weight_scale={scale},"
-    yield f"    input_scale={given},"
-    yield "    bias=layer.bias," if keeps_bias else "    bias=as_dtype(layer.bias, layer.out_dtype),"
-    for name, has in _levels(scheme):
-        if has:
-            yield f"    {name}=layer.{name},"
-    yield ")"
-
-
-def _levels(scheme: ir.Scheme) -> Iterable[tuple[str, bool]]:
-    """The further tensors of a layer, and whether this scheme has them."""
-    yield "weight_global_scale", scheme.weight.global_scale is not None
-    yield "weight_zero_point", not scheme.weight.symmetric
-    yield "input_global_scale", scheme.activation is not None and scheme.activation.global_scale is not None
 
 
 def _bind(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
@@ -160,7 +101,7 @@ def _locals(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[tuple[str, str]]
         yield "fp8", "fp8 = torch.float8_e4m3fn"
     yield "input_scale", "input_scale = weights.static_scale"
     yield "bias", "bias = weights.bias"
-    for name, _ in _levels(scheme):
+    for name, _ in levels(scheme):
         yield name, f"{name} = weights.{name}"
     for word, dtype in STORAGE.items():
         yield _dtype_name(word), f"{_dtype_name(word)} = {dtype}"
@@ -290,7 +231,7 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
         "activation": "None" if activation is None else "ACTIVATION",
         "weight_operand": "WEIGHT",
         "x_zero_point": None if activation is None or activation.symmetric else "zero_point",
-        **{name: name if has else None for name, has in _levels(scheme)},
+        **{name: name if has else None for name, has in levels(scheme)},
     }
     product = f"{gemm.name}({_arguments(gemm, given)})"
     if padded:

@@ -1,0 +1,71 @@
+"""The lines of generated code that lay out the tensors of a layer for a backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qscheme.compiler import ir
+
+WEIGHT_STEPS = {"row_major": "row_major", "transposed": "transposed", "shuffle_16x16": "shuffle_16x16"}
+"""The step of `qscheme.layouts` that makes each weight layout."""
+
+SCALE_STEPS = {
+    "row_major": "row_major",
+    "per_row": "row_major",
+    "row_vector": "row_vector",
+    "k_major": "k_major",
+    "column_major": "column_major",
+    "padded_column_major": "padded_column_major",
+    "swizzle_e8m0_32x8": "swizzle_e8m0_32x8",
+}
+"""The step of `qscheme.layouts` that makes each layout of weight scales."""
+
+
+def prepare_lines(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
+    """The body of a function that brings a layer's tensors into the layouts that a backend reads."""
+    gemm = backend.calls[0].gemm
+    weight, scale, given = "layer.weight", "layer.weight_scale", "layer.input_scale"
+    activation = scheme.activation
+    if scheme.weight.format == "fp8_e4m3" and gemm.fp8 == "device":
+        yield f"weight, weight_scale = {weight}, {scale}"
+        static = activation is not None and activation.mode == "static" and activation.format == "fp8_e4m3"
+        if static:
+            yield f"input_scale = {given}"
+            given = "input_scale"
+        yield 'if facts.device.fp8 == "fnuz":'
+        yield "    weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)"
+        if static:  # codes of half the value reach half as far
+            yield "    input_scale = None if input_scale is None else fnuz_scale(input_scale)"
+        weight, scale = "weight", "weight_scale"
+    if scheme.weight.scale == "fp32":
+        scale = f"e8m0_to_fp32({scale})" if "e8m0" in scheme.stored_scales else scale
+    if backend.weight_scale_layout == "per_row":
+        scale = f"expand_rows({scale}, layer.n)"
+    elif backend.weight_scale_layout == "row_vector":
+        scale = f"row_vector({scale}, layer.n)"
+    elif backend.weight_scale_layout != "row_major":
+        scale = f"{SCALE_STEPS[backend.weight_scale_layout]}({scale})"
+    elif scale != "layer.weight_scale":
+        scale = f"row_major({scale})"
+    fused = gemm.operand("bias")
+    keeps_bias = fused is not None and fused.dtype == "any"
+    yield "return Prepared("
+    yield f"    backend={backend.name!r},"
+    yield f"    weight={WEIGHT_STEPS[backend.weight_layout]}({weight}),"
+    yield f"    weight_scale={scale},"
+    yield f"    input_scale={given},"
+    yield "    bias=layer.bias," if keeps_bias else "    bias=as_dtype(layer.bias, layer.out_dtype),"
+    for name, has in levels(scheme):
+        if has:
+            yield f"    {name}=layer.{name},"
+    yield ")"
+
+
+def levels(scheme: ir.Scheme) -> Iterable[tuple[str, bool]]:
+    """The further tensors of a layer, and whether this scheme has them."""
+    yield "weight_global_scale", scheme.weight.global_scale is not None
+    yield "weight_zero_point", not scheme.weight.symmetric
+    yield "input_global_scale", scheme.activation is not None and scheme.activation.global_scale is not None
