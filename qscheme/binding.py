@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import threading
 from contextlib import nullcontext
 from functools import lru_cache, partial
@@ -174,19 +173,15 @@ class Bound:
             x_scale = x_scale.view(torch.uint8)
         dtype = {"fp32": torch.float32, "e4m3": torch.float8_e4m3fn}.get(activation.scale, torch.uint8)
         flat = wanted[-1] == 1 and x_scale.dim() < 2
-        if (
-            x_scale.dtype != dtype
-            or x_scale.numel() != math.prod(wanted)
-            or not (flat or x_scale.shape[-1] == wanted[-1])
-        ):
+        count = wanted[0] * wanted[-1]  # also where it is one value of shape [1]
+        if x_scale.dtype != dtype or x_scale.numel() != count or not (flat or x_scale.shape[-1] == wanted[-1]):
             found = f"{list(x_scale.shape)} in {x_scale.dtype}"
             raise InvalidInput(self.name, f"x_scale {list(wanted)} in {dtype}", found)
         if x_scale.device != codes.device:
             raise InvalidInput(self.name, f"x_scale on {codes.device}, as the codes are", str(x_scale.device))
         if m == 0:
             return codes.new_empty((*shape[:-1], self.n), dtype=self.out_dtype)
-        scale = x_scale.reshape(wanted).contiguous()
-        return run(rows, scale).reshape(*shape[:-1], self.n)
+        return run(rows, x_scale.reshape(wanted).contiguous()).reshape(*shape[:-1], self.n)
 
     def _refused(self, x: Tensor) -> InvalidInput:
         if x.dim() == 0 or x.shape[-1] != self.k:
