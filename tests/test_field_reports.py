@@ -14,7 +14,7 @@ import paper_aiter
 import pytest
 import torch
 from float64_layers import example, random_x
-from folders import EVERY_FEATURE, edited, problems
+from folders import edited, problems
 
 import qscheme
 from qscheme import Facts
