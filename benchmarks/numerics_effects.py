@@ -2,9 +2,9 @@
 
     python benchmarks/numerics_effects.py
 
-Seeded; takes about a minute on two CPU cores. Values are bf16, 1024 x 1024, from the normal distribution N(0, 1) or from
-Student's t with 4 degrees of freedom, whose rare large values are those of activations. SQNR is 10 log10 of the mean
-square of the values over that of the errors.
+Seeded; takes about a minute on two CPU cores. Values are bf16, 1024 x 1024, from the normal distribution N(0, 1) or
+from Student's t with 4 degrees of freedom, whose rare large values are those of activations. SQNR is 10 log10 of the
+mean square of the values over that of the errors.
 """
 
 from __future__ import annotations
