@@ -188,7 +188,7 @@ def install(source: str) -> None:
                     name
                     for name in wheel.namelist()
                     if ((name.startswith("aiter/") or ".dist-info/" in name) and not name.endswith((".so", ".co")))
-                    or (name.startswith("aiter_meta/csrc/") and name.endswith(".py"))
+                    or (name.startswith("aiter_meta/csrc/") and name.endswith((".py", ".jinja")))
                 ],
             )
         home = folder / "wheel"

@@ -154,7 +154,7 @@ def test_logical_widths_must_be_those_of_the_weight() -> None:
     refused(needs, "int8_tensor_static", logical_widths=[32, 16, 16], weight_scale=torch.ones(2))
 
 
-def test_blocks_do_not_ask_where_the_parts_of_a_fused_layer_begin() -> None:
+def test_the_grid_of_a_fused_layer_is_that_of_the_whole_weight() -> None:
     layer = example("fp8_block128", 448, 256, logical_widths=[256, 192]).layer
     assert [4, 2] == list(
         operands_of(

@@ -48,6 +48,12 @@ def test_one_condition_holds_for_every_backend_of_aiter(switch: str) -> None:
             assert any(need.startswith(f"switch {switch} on (") for need in needs), (scheme, backend.name)
 
 
+def test_the_rdna4_chip_without_configurations_gets_no_kernel_of_aiter() -> None:
+    layer = example("fp8_block128", N, K).layer
+    chosen = {arch: qscheme.explain(layer, Facts.simulate(arch, tuned="all")).chosen for arch in ("gfx1200", "gfx1201")}
+    assert {"gfx1200": "reference", "gfx1201": "aiter_triton_rdna4"} == chosen
+
+
 # --- FP8 blocks ----------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +141,13 @@ def test_the_int8_product_gets_a_scale_for_each_row_and_each_channel(scheme: str
     assert ((5, 1), (N, 1)) == (given["x_scale"].shape, given["w_scale"].shape)
     assert ((5, K), (N, K)) == (given["XQ"].shape, given["WQ"].shape)
     assert (torch.bfloat16, torch.bfloat16) == (given["bias"].dtype, y.dtype)
+
+
+def test_zero_points_beside_a_symmetric_layer_are_not_read() -> None:
+    plain = example("int8_ptpc", N, K).layer
+    pointed = example("int8_ptpc", N, K, weight_zero_point=torch.zeros(N, 1), input_zero_point=torch.zeros(1)).layer
+    x, facts = random_x(3, K), Facts.simulate("cpu")
+    assert torch.equal(qscheme.dispatch(plain, facts)(x), qscheme.dispatch(pointed, facts)(x))
 
 
 # --- MXFP4 ---------------------------------------------------------------------------------------------------------

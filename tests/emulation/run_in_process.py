@@ -30,7 +30,7 @@ def in_process(
     interpret: bool = False,
     arguments: dict[str, Any] | None = None,
     compute_units: int | None = None,
-    timeout: float = 300,
+    timeout: float = 900,
 ) -> Any:
     """Call `body` (a module-level function or "module:function") behind the stand-ins of `arch`; return its JSON result.
 

@@ -167,7 +167,7 @@ def load(name, path):
     return module
 
 
-def aiter(source):
+def amd_aiter(source):
     root = Path(source) / "aiter" / "utility"
     package, dtypes, core = (types.ModuleType(name) for name in ("a.u", "a.u.dtypes", "a.jit.core"))
     package.__path__ = []
