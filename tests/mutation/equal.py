@@ -7,6 +7,8 @@ _RELAID = "the binder lays scales out itself where the quantizer does not, so th
 
 REASONS = {
     "per_token_quant_hip: scales written per_row, not row_major": "one column has one order",
+    "per_token_quant_hip_fp8: scales written per_row, not row_major": "one column has one order",
+    "gemm_a8w8_bpreshuffle: x_scale row_major, not per_row": "one column has one order",
     "per_group_quant_hip: group_size not passed": "128 is the function's default in every release",
     "per_1x32_f4_quant_hip: scales written as fp4x2, not e8m0": "both words lead to a view as what the GEMM takes",
     "dynamic_mxfp4_quant: scales written row_major, not column_major": "laid out once more, in the order they have",

@@ -25,7 +25,7 @@ STORAGES = ("bytes", "fp4x2", "e8m0", None)
 
 
 SCHEMES = ("fp8_block128", "int8_ptpc", "int8_tensor_static", "mxfp4")
-FURTHER = (("fp8_ptpc", "aiter_ck_preshuffle"), ("fp8_tensor_static", "aiter_ck"))
+FURTHER = (("fp8_token_x_tensor", "aiter_ck_preshuffle"), ("fp8_tensor_static", "aiter_ck"))
 """Every backend of these schemes, and further backends whose kernels no other has, are mutated."""
 
 

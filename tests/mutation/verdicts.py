@@ -29,7 +29,7 @@ SHAPES = {
     ("int8_ptpc", "aiter_triton"): (48, 96, (17,)),
     ("int8_tensor_static", "aiter_ck"): (96, 272, (33,)),
     ("int8_tensor_static", "aiter_triton"): (48, 96, (17,)),
-    ("fp8_ptpc", "aiter_ck_preshuffle"): (128, 320, (17,)),
+    ("fp8_token_x_tensor", "aiter_ck_preshuffle"): (128, 320, (17,)),
     ("fp8_tensor_static", "aiter_ck"): (96, 272, (17,)),
     ("mxfp4", "aiter_asm"): (128, 256, (5, 33, 65)),
     ("mxfp4", "aiter_triton"): (48, 512, (33,)),
