@@ -6,8 +6,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qscheme.agreement import agree
     from qscheme.errors import (
         BindFailed,
+        Disagreement,
         InvalidInput,
         InvalidLayer,
         QschemeError,
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from qscheme.selection import dispatch, explain
 
 _HOMES = {
+    "agree": "agreement",
     "dispatch": "selection",
     "explain": "selection",
     "quantize": "linear",
@@ -30,6 +33,7 @@ _HOMES = {
     "Facts": "facts",
     "QschemeError": "errors",
     "BindFailed": "errors",
+    "Disagreement": "errors",
     "InvalidInput": "errors",
     "InvalidLayer": "errors",
     "StaleTables": "errors",
@@ -42,6 +46,7 @@ _HOMES = {
 
 __all__ = [
     "BindFailed",
+    "Disagreement",
     "Facts",
     "InvalidInput",
     "InvalidLayer",
@@ -53,6 +58,7 @@ __all__ = [
     "UnknownScheme",
     "UnknownSwitch",
     "Unsupported",
+    "agree",
     "dispatch",
     "explain",
     "quantize",

@@ -13,7 +13,9 @@ import typer
 from qscheme.errors import OutputError, QschemeError, SchemeFileError
 
 if TYPE_CHECKING:
+    from qscheme.compiler.folder import Folder
     from qscheme.compiler.ir import Catalogue
+    from qscheme.compiler.source import Problem
     from qscheme.tables import Tables
 
 app = typer.Typer(
@@ -94,20 +96,62 @@ def generate(
 
 
 @app.command()
-def lint(schemes: Schemes = Path("schemes"), trust: Trust = None, as_json: Json = False) -> None:
-    """Check scheme files without writing anything."""
-    try:
-        _catalogue(schemes, trust)
-    except SchemeFileError as error:
+def lint(
+    schemes: Schemes = Path("schemes"),
+    trust: Trust = None,
+    explain_id: Annotated[
+        str | None, typer.Option("--explain", help="Explain one kind of finding; `all` for every one.", metavar="ID")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find what the compiler accepts and a reviewer would not: dead backends, gaps, conditions that say nothing."""
+    from qscheme.compiler.lint import lint, refusal
+    from qscheme.compiler.lint_rules import RULES, explanation
+    from qscheme.errors import suggestion
+
+    if explain_id is not None:
+        if explain_id not in (*RULES, "all"):
+            raise typer.BadParameter(f"no finding {explain_id}{suggestion(explain_id, RULES)}", param_hint="--explain")
+        shown = RULES.values() if explain_id == "all" else (RULES[explain_id],)
         if as_json:
-            _print_json({"problems": list(error.problems)})
+            _print_json([rule._asdict() for rule in shown])
         else:
-            print(error)
-        raise typer.Exit(1) from None
+            print("\n\n".join(map(explanation, shown)))
+        return
+    folder, catalogue, problems = _read(schemes, trust)
+    findings = tuple(map(refusal, problems)) if problems else lint(folder, catalogue)
     if as_json:
-        _print_json({"problems": []})
+        _print_json({"problems": [str(problem) for problem in problems], "findings": [f.data() for f in findings]})
+    elif findings:
+        print(*findings, sep="\n")
     else:
         print(f"nothing to report in {schemes}")
+    if findings:
+        raise typer.Exit(1)
+
+
+@app.command()
+def diff(
+    old: Annotated[str, typer.Argument(help="Folder of scheme files, or git:REV or git:REV:FOLDER.", metavar="OLD")],
+    new: Annotated[str, typer.Argument(help="The same, as it is to be.", metavar="NEW")],
+    trust: Trust = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a change of YAML changes: which backend runs where, how it is called, how it rounds."""
+    from qscheme.compiler.difference import difference
+    from qscheme.compiler.revision import complete, schemes_at
+    from qscheme.tables import shipped_schemes
+
+    with schemes_at(old) as before, schemes_at(new) as after:
+        found = difference(
+            *(_catalogue(at, trust, at if complete(at) else shipped_schemes()) for at in (before, after))
+        )
+    if as_json:
+        _print_json(found.data())
+    else:
+        print(*(found.lines() if found else (f"no decision differs between {old} and {new}",)), sep="\n")
+    if found:
+        raise typer.Exit(1)
 
 
 @app.command("list")
@@ -279,17 +323,24 @@ def _compiled(schemes: Path, package: str, trust: list[str] | None) -> dict[str,
     return emit(_catalogue(schemes, trust), package)
 
 
-def _catalogue(schemes: Path, trust: list[str] | None) -> Catalogue:
+def _catalogue(schemes: Path, trust: list[str] | None, shipped: Path | None = None) -> Catalogue:
+    _, catalogue, problems = _read(schemes, trust, shipped)
+    if problems:
+        raise SchemeFileError(str(problem) for problem in problems)
+    return catalogue
+
+
+def _read(
+    schemes: Path, trust: list[str] | None, shipped: Path | None = None
+) -> tuple[Folder, Catalogue, tuple[Problem, ...]]:
     from qscheme.compiler.folder import read_folder
     from qscheme.compiler.resolve import resolve
     from qscheme.tables import shipped_schemes
 
     if not schemes.is_dir():
         raise typer.BadParameter(f"there is no folder {schemes}", param_hint="--schemes")
-    catalogue, problems = resolve(read_folder(schemes, shipped_schemes()), trust or ())
-    if problems:
-        raise SchemeFileError(str(problem) for problem in problems)
-    return catalogue
+    folder = read_folder(schemes, shipped or shipped_schemes())
+    return folder, *resolve(folder, trust or ())
 
 
 def _tables(package: str | None) -> Tables:

@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from qscheme.types import Decision
 
@@ -80,6 +80,15 @@ class BindFailed(QschemeError):
             f"layer {layer or '(unnamed)'}: backend {backend} was chosen but could not be bound: {cause}; "
             f"mend the installation, or pass disabled=({backend!r},) to choose without it"
         )
+
+
+class Disagreement(QschemeError):
+    """Ranks of a group have different decisions; names each layer, what differs and on which ranks."""
+
+    def __init__(self, layers: Mapping[str, Iterable[str]]) -> None:
+        self.layers = {layer: tuple(lines) for layer, lines in layers.items()}
+        lines = [f"layer {layer or '(unnamed)'}: {line}" for layer, found in self.layers.items() for line in found]
+        super().__init__("\n".join(("the ranks of the group do not agree:", *lines)))
 
 
 class StaleTables(QschemeError):

@@ -143,9 +143,40 @@ def _decide(
             refused=tuple(refused),
             mismatches=tuple(_mismatches(scheme, candidate, calls, facts)),
             rotates_input=layer.rotation is not None,
+            traits=(*_traits(scheme, candidate, facts), *_layer_traits(layer)),
         )
         return _Choice(decision, candidate, decision.text())
-    return _Choice(Decision(scheme.name, "", None, (), tuple(refused)), None, "")
+    traits = (*_operand_traits(scheme), *_layer_traits(layer))
+    return _Choice(Decision(scheme.name, "", None, (), tuple(refused), traits=traits), None, "")
+
+
+@lru_cache(maxsize=4096)
+def _traits(scheme: Scheme, backend: Backend, facts: types.Facts) -> tuple[tuple[str, str], ...]:
+    """What a backend's results depend on: operands, the flavour of FP8, calls, and each kernel's form and rule."""
+    operands = (scheme.weight,) if scheme.activation is None else (scheme.activation, scheme.weight)
+    traits = [*_operand_traits(scheme), ("backend", backend.name)]
+    if any(operand.format == "fp8_e4m3" for operand in operands):
+        traits.append(("fp8", str(facts.device.fp8) if backend.fp8 == "device" else "fn"))
+    called: set[str | None] = set()
+    for call in calls_of(backend, facts):
+        called |= {call.quantize, call.gemm}
+        last = "" if call.max_m is None else call.max_m
+        words = f"{call.quantize}, {call.gemm}, scales {call.scale_layout}"
+        traits.append((f"call for M from {call.min_m} to {last}", words))
+    for kernel in backend.kernels:
+        if kernel.name in called:
+            form = facts.offers.form(kernel)
+            shape = kernel.forms[form] if isinstance(form, int) else form
+            traits += [(f"form of {kernel.name}", str(shape)), (f"rule of {kernel.name}", str(facts.rule(kernel)))]
+    return tuple(traits)
+
+
+def _operand_traits(scheme: Scheme) -> list[tuple[str, str]]:
+    return [("activation", str(scheme.activation)), ("weight", str(scheme.weight))]
+
+
+def _layer_traits(layer: LayerFacts) -> list[tuple[str, str]]:
+    return [("output", layer.out_dtype), ("rotation", str(layer.rotation))]
 
 
 def _same_tables(tables: Tables, facts: types.Facts) -> None:

@@ -442,7 +442,10 @@ class Activation(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Which backend runs a layer, why the others do not, and what differs from the scheme's numerics."""
+    """Which backend runs a layer, why the others do not, and what differs from the scheme's numerics.
+
+    traits: (name, words) pairs of all that the layouts and the results of the bound function depend on.
+    """
 
     scheme: str
     layer: str
@@ -452,6 +455,18 @@ class Decision(NamedTuple):
     mismatches: tuple[Mismatch, ...] = ()
     assumed: tuple[str, ...] = ()
     rotates_input: bool = False
+    traits: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """SCHEME/BACKEND/DIGEST of the traits: equal in every process that would compute the same, whatever the layer.
+
+        The layer's name, its shape, the architecture and the release count only as far as they change a trait.
+        """
+        from hashlib import sha256
+
+        told = "\n".join(f"{name}: {words}" for name, words in self.traits)
+        return f"{self.scheme}/{self.chosen or 'none'}/{sha256(told.encode()).hexdigest()[:12]}"
 
     def text(self) -> str:
         """The decision in words, one line for each backend."""

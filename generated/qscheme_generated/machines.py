@@ -51,7 +51,7 @@ TRITON_A8W8_BLOCKSCALE: Final = TunedTable(
         "ops/triton/configs/gemm/{arch}-GEMM-A8W8_BLOCKSCALE-N={n}-K={k}.json",
         "ops/triton/configs/gemm/{product}-GEMM-A8W8_BLOCKSCALE-N={n}-K={k}.json",
     ),
-    products=(("gfx942", "MI300X"), ("gfx950", "MI350X")),
+    products=(("gfx950", "MI350X"),),
 )
 TRITON_A8W8_BLOCKSCALE_PRESHUFFLED: Final = TunedTable(
     name="triton_a8w8_blockscale_preshuffled",

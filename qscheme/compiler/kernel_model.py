@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from qscheme.compiler.model import NOTHING_NEEDED, Needs, RuleModel
+from qscheme.compiler.model import ALLOWED, NOTHING_NEEDED, AllowModel, Needs, RuleModel
 from qscheme.compiler.words import (
     FILE,
     Closed,
@@ -148,6 +148,7 @@ class KernelModel(Closed):
         default=None, description="false if torch.compile cannot look into it, although it can into its library"
     )
     needs: Needs = Field(default=NOTHING_NEEDED, description="what must hold whatever the scheme")
+    allow: tuple[AllowModel, ...] = Field(default=(), min_length=1, description=ALLOWED)
 
 
 class QuantizerModel(KernelModel):
@@ -205,5 +206,6 @@ class KernelFile(Closed):
         default=None, description="the file under releases/ that says what each release offers"
     )
     traceable: bool = Field(default=False, description="true if torch.compile can look into its kernels")
+    allow: tuple[AllowModel, ...] = Field(default=(), min_length=1, description=ALLOWED)
     tuned_tables: dict[Word, TunedTableModel] = Field(default_factory=dict)
     kernels: dict[Word, Annotated[QuantizerModel | GemmModel, Discriminator("does")]] = Field(min_length=1)

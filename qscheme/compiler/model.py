@@ -10,6 +10,7 @@ from qscheme.compiler.words import (
     Closed,
     Count,
     Filled,
+    Float,
     Format,
     GlobalScale,
     Granularity,
@@ -80,7 +81,25 @@ class Needs(Filled):
     where: tuple[Where, ...] = Field(default=(), min_length=1, description="conditions on some devices only")
 
 
+ALLOWED = "findings of `qscheme lint` in this entry that are meant"
+
 NOTHING_NEEDED = Needs.model_construct()
+
+
+class AllowModel(Closed):
+    """A finding of `qscheme lint` that is meant."""
+
+    id: Text = Field(description="the id of the finding, such as QS152")
+    because: Text | None = Field(default=None, description="why it is right")
+
+
+class ClaimsModel(Filled):
+    """What a scheme without an unconditional backend serves."""
+
+    arch: tuple[Word, ...] = Field(default=(), min_length=1, description="architectures of devices.yaml; every one")
+    output: tuple[Float, ...] = Field(default=(), min_length=1, description="output dtypes; absent for every one")
+    multiple_of: MultipleOf | None = Field(default=None, description="what N and K are multiples of")
+    minimum: Minimum | None = Field(default=None, description="the smallest N and K")
 
 
 class RuleModel(Closed):
@@ -176,6 +195,7 @@ class BackendModel(Closed):
     )
     needs: Needs = Field(default=NOTHING_NEEDED, description="what must hold beyond the needs of its kernels")
     on_use: Literal["quiet", "warn"] = Field(default="quiet", description="warn: say once that a fallback runs")
+    allow: tuple[AllowModel, ...] = Field(default=(), min_length=1, description=ALLOWED)
 
 
 class SchemeFile(Closed):
@@ -189,6 +209,8 @@ class SchemeFile(Closed):
         either("none, for an x that is multiplied as it is, or what the activation becomes"),
     ]
     weight: WeightModel
+    claims: ClaimsModel | None = Field(default=None, description="what it serves; absent for every layer")
+    allow: tuple[AllowModel, ...] = Field(default=(), min_length=1, description=ALLOWED)
     backends: tuple[BackendModel, ...] = Field(min_length=1, description="the first that fits is used")
 
 
@@ -207,6 +229,7 @@ class DeviceModel(Closed):
 class DeviceFile(Closed):
     """schemes/devices.yaml"""
 
+    allow: tuple[AllowModel, ...] = Field(default=(), min_length=1, description=ALLOWED)
     devices: dict[Word, DeviceModel] = Field(min_length=1)
 
 
@@ -223,4 +246,5 @@ class SwitchModel(Closed):
 class SwitchFile(Closed):
     """schemes/switches.yaml"""
 
+    allow: tuple[AllowModel, ...] = Field(default=(), min_length=1, description=ALLOWED)
     switches: dict[Word, SwitchModel]

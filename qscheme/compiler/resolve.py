@@ -154,6 +154,8 @@ class _Resolver:
             self.report(file.place("scheme"), f"a generated module is called {says.scheme!r} already; choose another")
         for path, message in operand_problems(says):
             self.report(file.place(*path), message)
+        for position, arch in enumerate(says.claims.arch if says.claims else ()):
+            self.arch_is_known(arch, file.place("claims", "arch", position))
         activation, weight = _activation(says.activation), _weight(says.weight)
         seen: dict[str, Place] = {}
         backends: list[ir.Backend] = []

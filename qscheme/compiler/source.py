@@ -62,6 +62,7 @@ class Document:
     places: the place of every value, the root under ().
     key_places: the place of the key of every value that has one.
     texts: every scalar as written, without quotes and escapes.
+    unquoted: every scalar and key without quotes, as (path, whether it is a key).
     """
 
     file: str
@@ -69,6 +70,7 @@ class Document:
     places: Mapping[KeyPath, Place]
     key_places: Mapping[KeyPath, Place]
     texts: Mapping[KeyPath, str]
+    unquoted: tuple[tuple[KeyPath, bool], ...] = ()
 
     def place_of(self, path: KeyPath) -> Place:
         """The place of the value at the path, or of its deepest ancestor that the file has; other parts are skipped."""
@@ -166,6 +168,7 @@ class _Reader:
         self.places: dict[KeyPath, Place] = {}
         self.key_places: dict[KeyPath, Place] = {}
         self.texts: dict[KeyPath, str] = {}
+        self.unquoted: list[tuple[KeyPath, bool]] = []
 
     def document(self) -> Document:
         self.events.get_event()  # the stream's start
@@ -180,7 +183,7 @@ class _Reader:
             self.problems.append(Problem(self.places[()], "the file is empty; write a mapping"))
         if self.problems:
             raise SourceError(self.problems)
-        return Document(self.file, data, self.places, self.key_places, self.texts)
+        return Document(self.file, data, self.places, self.key_places, self.texts, tuple(self.unquoted))
 
     def value(self, path: KeyPath, levels: int) -> object:
         event = self.events.get_event()
@@ -212,6 +215,8 @@ class _Reader:
             event = self.events.get_event()
             key = self.key(event)
             inner = (*path, key)
+            if isinstance(event, yaml.ScalarEvent) and event.style is None:
+                self.unquoted.append((inner, True))
             first = self.key_places.setdefault(inner, _place(event))
             if key in entries:
                 self.refuse(event, f"the key {key!r} a second time; the first is at {first}, remove one of them")
@@ -243,6 +248,7 @@ class _Reader:
         if event.style is not None:
             self.refuse_unprintable(event)
             return event.value
+        self.unquoted.append((path, False))
         value = plain(event.value)
         if isinstance(value, float) and out_of_range(value, event.value):
             self.refuse(event, f"{event.value}, which is beyond the range of a number; write one within, or quote it")

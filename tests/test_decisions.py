@@ -1,0 +1,181 @@
+"""The compiler's own account of decisions is that of the generated code, at every point that was tried."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from folders import EVERY_FEATURE, compiled
+
+import qscheme
+from qscheme import Facts
+from qscheme.compiler.axes import Point
+from qscheme.compiler.cubes import common, covering, joined, minus, overlap, without
+from qscheme.compiler.decisions import Space, backend_at
+from qscheme.compiler.folder import read_folder
+from qscheme.compiler.resolve import resolve
+from qscheme.operands import DTYPES
+from qscheme.tables import Tables, load, shipped_schemes
+
+if TYPE_CHECKING:
+    from qscheme.compiler import ir
+    from qscheme.compiler.cubes import Cube
+    from qscheme.types import Device, TunedTable
+
+FLOATS = {word: dtype for dtype, word in DTYPES.items()}
+
+
+class SomeTuned:
+    """Takes the given (table, M) pairs for tuned, whatever N and K."""
+
+    def __init__(self, pairs: frozenset[tuple[str, int]]) -> None:
+        self.pairs = pairs
+
+    def untuned(
+        self, table: TunedTable, device: Device, compute_units: int | None, n: int, k: int, every: tuple[int, ...]
+    ) -> str | None:
+        return None if all((table.name, m) in self.pairs for m in every) else "no row"
+
+
+def catalogue_of(folder: Path) -> ir.Catalogue:
+    catalogue, problems = resolve(read_folder(folder, folder), ("triton",))
+    assert () == problems
+    return catalogue
+
+
+def explained(scheme: str, point: Point, tables: Tables) -> str | None:
+    """What the generated code decides at a point."""
+    facts = Facts.simulate(
+        point.arch, switches=point.switches, tuned=SomeTuned(point.tuned), tables=tables, **point.releases
+    )
+    layer: Any = SimpleNamespace(
+        scheme=scheme, weight=None, weight_scale=None, input_scale=None, bias=None, name="", out_dtype=FLOATS[point.output],
+        out_features=point.n, in_features=point.k, logical_widths=[1, point.n - 1] if point.fused else None,
+    )  # fmt: skip
+    return qscheme.explain(layer, facts, tables).chosen
+
+
+def later(release: str) -> str:
+    return release if ".post" in release else f"{release}.post7"
+
+
+def random_point(space: Space, draw: random.Random, inside: Cube) -> Point:
+    """A point of a cube, with sizes and releases that stand for themselves or for their class."""
+    values = {
+        (axis.kind, axis.name): draw.choice(axis.chosen(mask)) for axis, mask in zip(space.axes, inside, strict=True)
+    }
+    names = {kind: [axis.name for axis in space.axes if axis.kind == kind] for kind in ("library", "switch")}
+    releases: dict[str, str | None] = {}
+    for name in names["library"]:
+        value = values["library", name]
+        assert value is None or isinstance(value, str)
+        releases[name] = draw.choice([value, value and f"{value}+rocm7", value and later(value)])
+    point = Point(
+        arch=str(values["arch", "arch"]),
+        releases=releases,
+        n=int(values["size", "n"] or 0) * draw.choice([1, 5, 4, 16]),
+        k=int(values["size", "k"] or 0) * draw.choice([1, 5, 4, 16]),
+        output=str(values["output", "output"]),
+        fused=bool(values["fused", "fused"]),
+        tuned=frozenset(
+            (a.table, m) for a in space.axes for m in a.rows if values[a.kind, a.name] or draw.random() < 0.1
+        ),
+        switches={name: bool(values["switch", name]) for name in names["switch"]},
+    )
+    return point._replace(k=4 * point.k) if point.k % 4 else point  # what any format can pack
+
+
+def compare(catalogue: ir.Catalogue, tables: Tables, points: int) -> Counter[tuple[str, str | None]]:
+    """The number of points for each decision: some anywhere, some in every region and some beside it."""
+    space, draw, seen = Space.of(catalogue), random.Random(7), Counter[tuple[str, str | None]]()
+    for scheme in catalogue.schemes:
+        decided = space.decisions(catalogue, scheme)
+        regions = [draw.choice(found.cubes) for found in decided if found.cubes for _ in range(points)]
+        beside = [
+            tuple(full if draw.random() < 0.1 else mask for full, mask in zip(space.full, c, strict=True))
+            for c in regions
+        ]
+        for cube in (*regions, *beside, *[space.full] * points):
+            point = random_point(space, draw, cube)
+            asked = point._replace(fused=point.fused and scheme.weight.granularity == "per_tensor")
+            expected = explained(scheme.name, asked, tables)
+            assert expected == backend_at(decided, space.locate(asked)), (scheme.name, asked)
+            seen[scheme.name, expected] += 1
+    return seen
+
+
+def test_the_shipped_schemes_decide_as_their_generated_code_does() -> None:
+    catalogue = catalogue_of(shipped_schemes())
+    seen = compare(catalogue, load(), 12)
+    missed = {(s.name, b.name) for s in catalogue.schemes for b in s.backends} - set(seen)
+    assert set() == missed
+
+
+def test_every_feature_decides_as_its_generated_code_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in compiled(EVERY_FEATURE, "tables_of_every_feature").items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    catalogue = catalogue_of(EVERY_FEATURE)
+    try:
+        seen = compare(catalogue, load("tables_of_every_feature"), 300)
+    finally:
+        for name in [name for name in sys.modules if name.startswith("tables_of_every_feature")]:
+            del sys.modules[name]
+    assert {("four_bits", "fast"), ("one_scale", None)} <= set(seen)
+
+
+@pytest.mark.parametrize("folder", [shipped_schemes(), EVERY_FEATURE], ids=["shipped", "every_feature"])
+def test_every_point_has_one_decision(folder: Path) -> None:
+    catalogue = catalogue_of(folder)
+    space = Space.of(catalogue)
+    for scheme in catalogue.schemes:
+        cubes = [cube for decided in space.decisions(catalogue, scheme) for cube in decided.cubes]
+        assert () == without([space.full], cubes), scheme.name
+        assert volume(space.full) == sum(map(volume, cubes)), scheme.name
+
+
+def volume(cube: Cube) -> int:
+    size = 1
+    for mask in cube:
+        size *= mask.bit_count()
+    return size
+
+
+# --- cubes ---------------------------------------------------------------------------------------------------------
+
+WIDTHS = (3, 2, 4, 1)
+
+
+def members(cubes: tuple[Cube, ...] | list[Cube]) -> set[tuple[int, ...]]:
+    """The points of cubes, one by one."""
+    spread = [product(*([at for at in range(8) if mask >> at & 1] for mask in cube)) for cube in cubes]
+    return {point for points in spread for point in points}
+
+
+def random_cubes(draw: random.Random, most: int = 5) -> list[Cube]:
+    return [tuple(draw.randint(1, (1 << width) - 1) for width in WIDTHS) for _ in range(draw.randint(0, most))]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_cubes_are_sets_of_points(seed: int) -> None:
+    draw = random.Random(seed)
+    some, others, full = random_cubes(draw), random_cubes(draw), tuple((1 << width) - 1 for width in WIDTHS)
+    assert members(some) & members(others) == members(overlap(some, others))
+    assert members(some) - members(others) == members(without(some, others))
+    assert members(some) == members(joined(some))
+    for one, other in product(some, others):
+        pieces = list(minus(one, other))
+        assert members([one]) - members([other]) == members(pieces)
+        assert sum(map(volume, pieces)) == len(members(pieces))
+        assert (common(one, other) is None) == (not members([one]) & members([other]))
+    free = list(without(others, some))
+    found = covering(some, free, either=(1,))
+    assert members(some) <= members(found) <= members(some) | members(free)
+    assert len(members([full])) == volume(full)
