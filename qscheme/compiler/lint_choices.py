@@ -151,10 +151,9 @@ def _claimed_box(n: int, k: int, least_n: int, least_k: int) -> Box:
 
 def _uncovered_anywhere(space: Space) -> Point | None:
     """A layer that every backend refuses: on a known machine with the newest releases, if there is one."""
-    least = 0
     for device, versions, atoms in (
         *((group[0], space.newest, space.defaults) for group in space.classes),
-        *((group[0], versions, least) for group in space.classes for versions in space.versions),
+        *((group[0], versions, space.least) for group in space.classes for versions in space.versions),
     ):
         boxes = space.boxes(device, versions)
         present = [box for box in boxes if box and not box.atoms & ~atoms]

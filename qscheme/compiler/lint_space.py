@@ -100,6 +100,11 @@ class Space:
         return tuple(words)
 
     @cached_property
+    def least(self) -> int:
+        """The bits that hold where every switch is off; batch-invariant mode, which refuses on purpose, is off too."""
+        return sum(1 << bit for bit, word in enumerate(self.atoms) if word == _VARIES)
+
+    @cached_property
     def defaults(self) -> int:
         """The bits of switches that are on by default, and of what holds unless it is changed: no mode, no parts."""
         on = {f"switch {name}" for name, default in self.switches if default} | {_VARIES, _ONE_SCALE}

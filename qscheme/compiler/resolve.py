@@ -155,7 +155,7 @@ class _Resolver:
         for path, message in operand_problems(says):
             self.report(file.place(*path), message)
         for position, arch in enumerate(says.claims.arch if says.claims else ()):
-            self.arch_is_known(arch, file.place("claims", "arch", position))
+            self.arch_is_known(arch, file, file.place("claims", "arch", position))
         activation, weight = _activation(says.activation), _weight(says.weight)
         seen: dict[str, Place] = {}
         backends: list[ir.Backend] = []
