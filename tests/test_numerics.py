@@ -137,14 +137,14 @@ def exponents(operand, amax, flavour=FN):
 
 def interesting_magnitudes():
     significands = [1.0, 1.5, 1.75, 1.875, 1.9375, math.sqrt(2), 1.5 * math.sqrt(2) / 2, 1.75 * math.sqrt(2) / 2]
-    centres = np.array([s * 2.0**e for s in significands for e in (-90, -30, -12, -3, 0, 2, 8, 9, 30, 120)], np.float32)
+    centres = np.array([s * 2.0**e for s in significands for e in (-90, -12, 0, 9, 120)], np.float32)
     near = [centres]
     for direction in (np.float32(0), np.float32(np.inf)):
         step = centres
         for _ in range(3):
             step = np.nextafter(step, direction)
             near.append(step)
-    spread = np.exp2(np.random.default_rng().uniform(-100, 127, 500)).astype(np.float32)
+    spread = np.exp2(np.random.default_rng().uniform(-100, 127, 100)).astype(np.float32)
     return np.concatenate([*near, spread]).tolist()
 
 
@@ -520,6 +520,12 @@ def test_zero_has_an_exact_code_and_values_are_within_half_a_step():
     assert ((values - x).abs() <= 1.001 * scale).all()
 
 
+def test_a_tile_with_a_zero_point_spans_at_least_twice_the_floor():
+    operand = asymmetric("int8", "per_token", 127.5)._replace(rule=Rule("amax_div", 127.5, floor=0.5))
+    scale = numerics.quantize_asymmetric(torch.tensor([[0.0, 0.0], [0.25, -0.5], [2.0, -1.0]]), operand)[1]
+    assert scale.tolist() == [[float(np.float32(reach) / np.float32(255))] for reach in (1.0, 1.0, 3.0)]
+
+
 def test_a_given_scale_and_zero_point_are_used_as_they_are():
     operand = asymmetric("int8", "per_tensor", 127.5)
     scale, zero_point = torch.tensor([0.5]), torch.tensor([-100], dtype=torch.int8)
@@ -637,6 +643,13 @@ def test_tiles_whose_scale_rounds_to_zero_get_the_one_of_their_producer(directio
     values = numerics.dequantize(codes, scale, operand, numerics.find_global_scale(x, operand))
     assert (values[0, 0].item(), values[0, 32:].abs().max().item()) == (pytest.approx(1.0), 0.0)
     assert (values - x).abs().max() <= 2e-7
+
+
+def test_half_of_the_smallest_e4m3_scale_still_rounds_to_zero():
+    x = torch.zeros(1, 32)
+    x[0, 0], x[0, 16] = 6 * 2.0**-10, float(np.nextafter(np.float32(6 * 2.0**-10), np.float32(1)))
+    scale = numerics.quantize(x, nvfp4("divide"), global_scale=torch.ones(1))[1]
+    assert scale.float().tolist() == [[0.125, 2.0**-9]]
 
 
 def test_nan_in_a_tile_makes_its_e4m3_scale_nan():
@@ -1107,7 +1120,7 @@ def test_quantizing_and_dequantizing_trace_as_one_graph(granularity):
     x = torch.randn(5, 300)
     for operand in every_operand(granularity):
         torch.compiler.reset()
-        traced = torch.compile(round_trip, fullgraph=True, backend="aot_eager")
+        traced = torch.compile(round_trip, fullgraph=True, backend="eager")
         for expected, actual in zip(round_trip(x, operand), traced(x, operand), strict=True):
             assert same_bits(expected, actual)
 
@@ -1130,9 +1143,7 @@ def test_one_graph_serves_every_number_of_tokens(granularity):
 def test_every_rule_traces_as_one_graph(rule):
     torch.compiler.reset()
     x = torch.randn(3, 64)
-    traced = torch.compile(
-        lambda x: numerics.quantize(x, mxfp4(rule, "half_away")), fullgraph=True, backend="aot_eager"
-    )
+    traced = torch.compile(lambda x: numerics.quantize(x, mxfp4(rule, "half_away")), fullgraph=True, backend="eager")
     for expected, actual in zip(numerics.quantize(x, mxfp4(rule, "half_away")), traced(x), strict=True):
         assert torch.equal(expected, actual)
 

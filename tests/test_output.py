@@ -311,6 +311,7 @@ import os, signal, sys
 from pathlib import Path
 from qscheme.compiler.output import MARK, write
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
 replace, done = Path.replace, []
 
 def replace_once(self, target):

@@ -244,9 +244,8 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
 
 
 def _padded_rows(gemm: ir.Kernel) -> str:
-    if gemm.multiple_rows > 1:
-        return f"-(-m // {gemm.multiple_rows}) * {gemm.multiple_rows}"
-    return f"max(m, {gemm.minimum_rows})"
+    rows = gemm.multiple_rows
+    return f"-(-m // {rows}) * {rows}" if rows > 1 else f"max(m, {gemm.minimum_rows})"
 
 
 def _relay(scheme: ir.Scheme, call: ir.Call, rows: str) -> list[str]:
