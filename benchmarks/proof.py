@@ -157,6 +157,8 @@ their results.
 3. **AITER's real Triton kernels in Triton's CPU interpreter.** `python -m pytest tests/test_bindings_interpreted.py`. Where a backend's quantizer is compiled, the
    reference quantizer of the same rule takes its place ("GEMM only").
 4. **The same Triton kernels, and every other backend that can run there, on a GPU.** `python benchmarks/device_check.py`.
+   A compiled or AITER quantizer may divide approximately, so codes that stand between two values may go either way: a row's bound grows by what they
+   can change. Where AITER's default tile exceeds the GPU's shared memory, its kernel is run with fewer pipeline stages.
 
 None of them runs AITER's compiled HIP, CK and assembly kernels on an MI300X or MI355X. On such a machine the fourth command does. Model accuracy (gsm8k)
 and throughput (tokens a second) were not measured.
