@@ -217,7 +217,7 @@ ROWS = [
 ]
 
 
-def median_ns(functions: list[Callable[[], object]], loops: int = 1500, rounds: int = 25) -> list[float]:
+def median_ns(functions: list[Callable[[], object]], loops: int = 150, rounds: int = 250) -> list[float]:
     """The median time of a call of each function, in ns, taken in turns so that noise falls on all alike."""
     samples: list[list[float]] = [[] for _ in functions]
     for function in functions:
@@ -253,7 +253,7 @@ def calls(foreign: str | None) -> list[dict[str, object]]:
             x = torch.randn(m, K, dtype=torch.bfloat16)
             callables = [bound, hand] if theirs is None else [bound, hand, theirs]
             functions = [partial(function, x) for function in callables]
-            times = median_ns(functions, loops=300 if "static" in scheme else 1500)
+            times = median_ns(functions, loops=30 if "static" in scheme else 150)
             row = {
                 "scheme": scheme, "backend": backend, "m": m,
                 "bound_ns": round(times[0]), "by_hand_ns": round(times[1]),
@@ -277,7 +277,7 @@ def opaque_cost() -> dict[str, object]:
         "XQ": codes, "WQ": weight, "x_scale": torch.ones(16, 1), "w_scale": torch.ones(N, 1), "bias": None,
         "dtype": torch.bfloat16,
     }  # fmt: skip
-    direct, through = median_ns([lambda: gemm(**operands), lambda: op(**operands)], loops=500)
+    direct, through = median_ns([lambda: gemm(**operands), lambda: op(**operands)])
     return {"direct_ns": round(direct), "custom_op_ns": round(through), "extra_ns": round(through - direct)}
 
 

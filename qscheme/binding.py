@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import torch
+from torch import Tensor
 
 from qscheme.errors import BindFailed, InvalidInput, InvalidLayer
 from qscheme.formats import packed_columns
@@ -18,8 +19,6 @@ from qscheme.types import Activation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from torch import Tensor
 
     from qscheme.types import (
         Backend,
@@ -46,7 +45,7 @@ FLOATS = {word: dtype for dtype, word in DTYPES.items()}
 _adapted: dict[tuple[Kernel, int, int, bool], tuple[object, Callable[..., object]]] = {}
 _lock = threading.Lock()
 
-is_compiling = torch.compiler.is_compiling
+is_compiling, is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
 
 
 class Bound:
@@ -105,14 +104,15 @@ class Bound:
         shape = x.shape
         if len(shape) != 2 or x_scale is not None:
             return self._from_any(x, x_scale)
-        m, k = shape
-        if k != self.k or x.dtype not in self._inputs:
+        if shape[1] != self.k or x.dtype not in self._inputs:
             raise self._refused(x)
-        if m == 0:
+        if shape[0] == 0:
             return x.new_empty((0, self.n), dtype=self.out_dtype)
         if not x.is_contiguous():
             x = x.contiguous()
-        return self._compiled(x) if is_compiling() else self._eager(x)
+        if is_dynamo_compiling() or type(x) is not Tensor:
+            return self._compiled(x) if is_compiling() else self._eager(x)
+        return self._eager(x)
 
     def refresh(self, layer: Layer) -> None:
         """Prepare new weights into the storage of the old ones, so that captured graphs see them.
