@@ -199,6 +199,11 @@ def explain(
         str | None, typer.Option("--aiter", help="AITER's release, or none.", metavar="0.1.20|none")
     ] = None,
     torch: Annotated[str | None, typer.Option("--torch", help="torch's release, or none.")] = None,
+    rocm: Annotated[str | None, typer.Option("--rocm", help="ROCm's version, or none.", metavar="7.2|none")] = None,
+    cuda: Annotated[str | None, typer.Option("--cuda", help="CUDA's version, or none.", metavar="12.8|none")] = None,
+    triton: Annotated[
+        str | None, typer.Option("--triton", help="Triton's version, or none.", metavar="3.4|none")
+    ] = None,
     switch: Annotated[
         list[str] | None, typer.Option("--switch", help="NAME=on or NAME=off.", metavar="NAME=on|off")
     ] = None,
@@ -217,7 +222,8 @@ def explain(
 
     found = _tables(tables)
     switches = words_of_switches(switch or [], batch_invariant=batch_invariant)
-    libraries = {name: given for name, given in (("aiter", aiter), ("torch", torch)) if given is not None}
+    named = {"aiter": aiter, "torch": torch, "rocm": rocm, "cuda": cuda, "triton": triton}
+    libraries = {name: given for name, given in named.items() if given is not None}
     facts, decision = decide(
         found, scheme, n=n, k=k, m=m, arch=arch, out_dtype=out_dtype, bias=bias, rotation=rotation, switches=switches,
         tuned=tuned, compute_units=compute_units, backend=backend, disabled=disable or [], libraries=libraries,

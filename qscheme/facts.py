@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import json
 import os
+import re
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -18,21 +19,24 @@ from qscheme.releases import parsed, read_history
 from qscheme.signatures import ReleaseOffers, is_library
 from qscheme.tables import load, shipped_schemes
 from qscheme.tuned import ALL_TUNED, NOTHING_TUNED, TunedFiles, TunedLibraries, read_tuned
-from qscheme.types import Device, Library
+from qscheme.types import TOOLCHAIN, Device, Library, LibrarySource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from types import ModuleType
 
     import torch
 
     from qscheme.releases import History
     from qscheme.tables import Tables
-    from qscheme.types import LibrarySource, Switch, Tuned
+    from qscheme.types import Switch, Tuned
 
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
 _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 _BLANKS = " \t\n\v\f\r"
+_RUNTIMES = {"rocm": ("amd", "hip"), "cuda": ("nvidia", "cuda")}
+"""The tools that torch is built for: the vendor of their devices, and the word of `torch.version`."""
+_TRITON = ("triton", "pytorch-triton-rocm", "triton-rocm", "pytorch-triton")
 _ON = frozenset({"1", "true", "yes", "on"})
 _OFF = frozenset({"0", "false", "no", "off"})
 
@@ -71,7 +75,8 @@ class _Gpu:
 class Facts(types.Facts):
     """What is known about a machine, probed or given.
 
-    origins says where each fact came from: `device`, `compute_units`, `tuned`, `switch NAME` and `library NAME`.
+    origins says where each fact came from: `device`, `compute_units`, `tuned`, `switch NAME`, `library NAME` and
+    `toolchain NAME`.
     Facts may be pickled, and read from many threads and from forked or spawned workers.
     """
 
@@ -121,7 +126,9 @@ class Facts(types.Facts):
         units, and a note. switches: those that differ from their defaults. tuned: `none`, `all`, a CSV file (see
         `tuned.read_tuned`) or any object with `untuned`. compute_units: the first of the architecture's unless given.
         libraries: releases by name, with or without a `v`; None or `none` means absent. One that is not named is there
-        in the newest release of its history, or in the version that is installed here.
+        in the newest release of its history, or in the version that is installed here. `rocm`, `cuda` and `triton` are
+        given in the same way; one that is not named is of an unknown version, which breaks no limit, and absent on a
+        device of another vendor.
 
         Raises UnknownFact for a library, release or number that cannot be, UnknownSwitch, and StaleTables.
         """
@@ -130,14 +137,16 @@ class Facts(types.Facts):
         chosen = _given_switches(switches or {}, known.switches)
         given = {name: _given(name, text, known) for name, text in libraries.items()}
         held = {name: given[name] if name in given else _assumed(source) for name, source in known.libraries.items()}
+        tools = {name: given.get(name) or _unnamed(name, found) for name in TOOLCHAIN if name not in held}
+        origins = {_origin(name, tools): "given" if name in given else "default" for name in (*held, *tools)}
+        held |= tools
         units = compute_units if compute_units is not None else next(iter(found.compute_units), None)
         if units is not None and units < 1:
             raise UnknownFact(f"compute_units needs a positive number, found {units}")
-        origins = {"device": "given", "tuned": "given"}
+        origins |= {"device": "given", "tuned": "given"}
         if units is not None:
             origins["compute_units"] = "default: a whole device" if compute_units is None else "given"
         origins |= {f"switch {name}": "given" if name in chosen else "default" for name in known.switches}
-        origins |= {f"library {name}": "given" if name in given else "default" for name in held}
         return cls(
             device=found,
             libraries=held,
@@ -155,10 +164,12 @@ class Facts(types.Facts):
         device, notes = _device(gpu.arch, known)
         switches, switch_origins = _switches(known.switches, os.environ)
         libraries = {name: _installed(source) for name, source in known.libraries.items()}
+        tools = {name: tool for name, tool in _tools().items() if name not in libraries}
+        libraries |= tools
         origins = {"device": gpu.origin, "tuned": "files of the installed libraries", **switch_origins}
         if gpu.compute_units is not None:
             origins["compute_units"] = gpu.origin
-        origins |= {f"library {name}": library.location or "not found" for name, library in libraries.items()}
+        origins |= {_origin(name, tools): library.location or "not found" for name, library in libraries.items()}
         return cls(
             device=device,
             libraries=libraries,
@@ -237,8 +248,8 @@ def _overrides(library: str, known: Tables, environment: Mapping[str, str]) -> d
 
 def _given(name: str, release: str | None, known: Tables) -> Library:
     """A library as a simulation names it."""
-    if name not in known.libraries:
-        raise UnknownFact(f"unknown library {name!r}{suggestion(name, known.libraries)}")
+    if name not in known.libraries and name not in TOOLCHAIN:
+        raise UnknownFact(f"unknown library {name!r}{suggestion(name, (*known.libraries, *TOOLCHAIN))}")
     if release is None or release == "none":
         return Library(name, absence="given as absent")
     if parsed(release) is None:
@@ -263,12 +274,41 @@ def _between_releases(libraries: Mapping[str, Library], known: Tables) -> tuple[
     """A note for each given release that its history does not have."""
     notes: list[str] = []
     for name, library in libraries.items():
-        history, version = _history(known.libraries[name]), parsed(library.version)
+        source = known.libraries.get(name)
+        history, version = None if source is None else _history(source), parsed(library.version)
         if history is not None and version is not None and version not in map(parsed, history.releases):
             place = history.nearest(library.version)
             nearest = "none of them" if place is None else history.releases[place].removeprefix("v")
             notes.append(f"{name} {library.version} is not among the known releases; taken for {nearest}")
     return tuple(notes)
+
+
+def _origin(name: str, tools: Collection[str]) -> str:
+    return f"toolchain {name}" if name in tools else f"library {name}"
+
+
+def _unnamed(tool: str, device: Device) -> Library:
+    """A tool that a simulation does not name."""
+    vendor, _ = _RUNTIMES.get(tool, (device.vendor, ""))
+    foreign = device.vendor not in (vendor, "unknown")
+    return Library(tool, absence=f"none, on a device of {device.vendor}" if foreign else None)
+
+
+def _tools() -> dict[str, Library]:
+    """What torch is built for, and the installed Triton; only the numbers of a version count, not what follows them."""
+    import torch
+
+    found: dict[str, Library] = {}
+    for tool, (_, word) in _RUNTIMES.items():
+        text = cast("str | None", getattr(torch.version, word))
+        numbers = re.match(r"\d+(\.\d+)*", text or "")
+        absence = None if text else f"none, torch {torch.__version__} is built without it"
+        found[tool] = Library(tool, numbers and numbers[0], f"torch.version.{word}", absence)
+    owner = next(iter(_distributions(LibrarySource("triton", _TRITON))), None)
+    if owner is None:
+        return {**found, "triton": Library("triton", absence="not installed")}
+    place = str(owner.locate_file("triton"))
+    return {**found, "triton": Library("triton", owner.version, place)}
 
 
 def _distributions(source: LibrarySource) -> list[metadata.Distribution]:

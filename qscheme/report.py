@@ -63,7 +63,7 @@ def decide(
     )  # fmt: skip
     if arch is None:
         given = {
-            "--aiter or --torch": libraries,
+            "--aiter, --torch, --rocm, --cuda or --triton": libraries,
             "--switch": switches,
             "--tuned": tuned,
             "--compute-units": compute_units,
@@ -155,7 +155,8 @@ def facts_table(facts: Facts) -> None:
     ]
     for name, library in sorted(facts.libraries.items()):
         found = library.absence or f"{library.version or 'unknown version'}"
-        rows.append((f"library {name}", found, origins.get(f"library {name}", "")))
+        label = f"toolchain {name}" if f"toolchain {name}" in origins else f"library {name}"
+        rows.append((label, found, origins.get(label, "")))
     for name, on in sorted(facts.switches.items()):
         rows.append((f"switch {name}", "on" if on else "off", origins.get(f"switch {name}", "")))
     _print(("fact", "value", "from"), rows)

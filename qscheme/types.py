@@ -30,6 +30,9 @@ Applying: TypeAlias = Literal["divide", "multiply_reciprocal"]
 ReasonKind: TypeAlias = Literal["hardware", "library", "symbol", "layer", "tuned", "switch", "disabled"]
 OnUse: TypeAlias = Literal["quiet", "warn"]
 
+TOOLCHAIN = ("rocm", "cuda", "triton")
+"""What kernels are compiled with and run on; its versions stand among those of libraries."""
+
 BATCH_INVARIANT = "batch_invariant"
 """The switch that asks for results that do not depend on M."""
 
@@ -157,7 +160,7 @@ class Device(NamedTuple):
 
 
 class Library(NamedTuple):
-    """A kernel library as found or as given. absence says why it cannot be used; None if it can."""
+    """A kernel library or a tool as found or as given. absence says why it cannot be used; None if it can."""
 
     name: str
     version: str | None = None
@@ -232,7 +235,8 @@ class Tuned(Protocol):
 class Facts:
     """What is known about a machine, as plain data that may be given instead of probed.
 
-    Two sets of facts are different objects even if equal; decisions are cached per object.
+    libraries: kernel libraries and, beside them, the tools of `TOOLCHAIN`. A version that is not known is taken for the
+    newest and breaks no limit. Two sets of facts are different objects even if equal; decisions are cached per object.
     """
 
     device: Device
@@ -254,12 +258,27 @@ class Facts:
         return self.switches[switch]
 
     def version(self, library: str) -> str:
-        """A library's version, in words where it is not known."""
-        return self.libraries[library].version or "an unknown version"
+        """The version of a library or a tool, in words where there is none."""
+        found = self.libraries[library]
+        return found.absence or found.version or "an unknown version"
 
     def older(self, library: str, release: str) -> bool:
-        """Whether a library is older than a release."""
+        """Whether a library or a tool is older than a release."""
         return self.offers.older(library, release)
+
+    def within(self, library: str, since: str | None, before: str | None) -> bool:
+        """Whether the version of a library or a tool is known, not older than `since`, and older than `before`."""
+        found = self.libraries.get(library)
+        if found is None or found.version is None or found.absence is not None:
+            return False
+        return not (since and self.older(library, since)) and (before is None or self.older(library, before))
+
+    def outside(self, library: str, since: str | None, before: str | None) -> bool:
+        """Whether a library or a tool is absent, or its version known and not in a range."""
+        found = self.libraries.get(library)
+        if found is None or (found.version is None and found.absence is None):
+            return False
+        return not self.within(library, since, before)
 
     def untuned(self, table: TunedTable, n: int, k: int, every: tuple[int, ...]) -> str | None:
         """What was found instead of a tuned row for N, K and each M in `every`; None if every one is tuned."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qscheme.compiler.conditions import CONDITIONS, any_of, checks_of
-from qscheme.compiler.ir import Needs, TunedNeed, WhereNeed
+from qscheme.compiler.ir import KnownBad, Needs, TunedNeed, VersionRange, WhereNeed
 from qscheme.facts import Facts
 from qscheme.tables import load
 from qscheme.types import REASON_ORDER, LayerFacts, Reason, Switch
@@ -160,6 +160,8 @@ EVERYTHING = Needs(
     arch=("gfx950",), vendor=("amd",), mx=True, int8=True, n=16, k=16, min_n=64, min_k=64, output=("bf16",),
     tuned=(TunedNeed("a4w4_blockscale", (1,)),), switches=("aiter",), varies_with_m=("gemm",),
     where=(WhereNeed(("gfx950",), (), "aiter", "v0.1.5", 32, 32),),
+    versions=(VersionRange("cuda", "v12.8", "v14.0"),),
+    known_bad=(KnownBad("gemm", ("gfx950",), (VersionRange("rocm", "v7.0", "v7.3"),), "wrong", "owner/project#1"),),
 )  # fmt: skip
 
 
@@ -206,3 +208,50 @@ def test_a_release_before_which_a_multiple_is_needed_frees_later_ones() -> None:
 
     assert ["needs K a multiple of 512 on gfx950 with aiter before v0.1.16, found K = 256"] == reasons(needs, old)
     assert [] == reasons(needs, new)
+
+
+INSIDE = {
+    "6.9": False, "6.10": False, "7": True, "7.0": True, "7.0.1": True, "7.2": True, "7.2.26015": True, "7.2.99": True,
+    "7.3rc1": True, "7.3": False, "7.3.1": False, "7.10": False, "13.0": False,
+}  # fmt: skip
+"""Whether a version is in [7.0, 7.3), by its parts and not by its text."""
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.arch)
+def test_versions_of_the_toolchain_are_in_their_range_by_their_parts(device: Device) -> None:
+    needs = Needs(versions=(VersionRange("rocm", "v7.0", "v7.3"),))
+    words = "needs rocm v7.0 or later and before v7.3, found "
+
+    for version, inside in INSIDE.items():
+        assert [words + version] * (not inside) == reasons(needs, Facts.simulate(device.arch, rocm=version))
+    assert [f"{words}given as absent"] == reasons(needs, Facts.simulate(device.arch, rocm="none"))
+    foreign = device.vendor != "amd"
+    assert [f"{words}none, on a device of {device.vendor}"] * foreign == reasons(needs, Facts.simulate(device.arch))
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.arch)
+def test_a_kernel_is_known_to_be_wrong_on_its_architecture_and_in_its_versions_alone(device: Device) -> None:
+    entry = KnownBad("gemm", ("gfx942", "gfx950"), (VersionRange("rocm", "v7.0", "v7.3"),), "wrong", "owner/project#1")
+    words = (
+        "needs rocm before v7.0, or v7.3 or later, on gfx942 or gfx950, for gemm (wrong; owner/project#1), found rocm"
+    )
+
+    for version, inside in INSIDE.items():
+        concerned = inside and device.arch in {"gfx942", "gfx950"}
+        found = reasons(Needs(known_bad=(entry,)), Facts.simulate(device.arch, rocm=version))
+        assert [f"{words} {version}"] * concerned == found
+    assert [] == reasons(Needs(known_bad=(entry,)), Facts.simulate(device.arch))
+    assert [] == reasons(Needs(known_bad=(entry,)), Facts.simulate(device.arch, rocm=None))
+
+
+@pytest.mark.parametrize(
+    ("torch", "triton", "bad"), [("2.5.0", "3.1", True), ("2.5.1", "3.1", False), ("2.5.0", "3.2", False)]
+)
+def test_a_kernel_that_is_wrong_with_two_versions_together_is_right_with_either_alone(
+    torch: str, triton: str, bad: bool
+) -> None:
+    both = (VersionRange("torch", None, "v2.5.1"), VersionRange("triton", None, "v3.2"))
+    needs = Needs(known_bad=(KnownBad("gemm", (), both, "wrong", "owner/project#1"),))
+
+    words = "needs torch v2.5.1 or later or triton v3.2 or later, for gemm (wrong; owner/project#1), found torch 2.5.0, triton 3.1"
+    assert [words] * bad == reasons(needs, Facts.simulate("sm_90", torch=torch, triton=triton))

@@ -279,6 +279,52 @@ def test_the_newest_known_release_is_assumed() -> None:
     assert not facts.offers.older("aiter", "v0.1.20.post1")
 
 
+@pytest.mark.parametrize(
+    ("hip", "cuda", "rocm_is", "cuda_is"),
+    [
+        ("7.2.26015-fc0010cf6a", None, ("7.2.26015", None), (None, "none, torch {} is built without it")),
+        (None, "12.8", (None, "none, torch {} is built without it"), ("12.8", None)),
+    ],
+)
+def test_the_versions_of_rocm_and_cuda_are_those_that_torch_is_built_for(
+    hip: str | None,
+    cuda: str | None,
+    rocm_is: tuple[str | None, str | None],
+    cuda_is: tuple[str | None, str | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.version.hip", hip)
+    monkeypatch.setattr("torch.version.cuda", cuda)
+    facts = Facts.of_this_machine("cpu", TABLES, refresh=True)
+    monkeypatch.undo()
+    Facts.of_this_machine("cpu", TABLES, refresh=True)
+    for name, (version, absence) in (("rocm", rocm_is), ("cuda", cuda_is)):
+        found = facts.libraries[name]
+        expected = absence and absence.format(metadata.version("torch"))
+        assert (version, expected) == (found.version, found.absence)
+        assert facts.origins[f"toolchain {name}"] == f"torch.version.{'hip' if name == 'rocm' else 'cuda'}"
+
+
+def test_the_installed_triton_is_found_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    facts = Facts.of_this_machine("cpu", TABLES, refresh=True)
+    assert (metadata.version("triton"), False) == (facts.libraries["triton"].version, "triton" in sys.modules)
+    assert facts.origins["toolchain triton"].endswith("triton")
+
+
+def test_a_toolchain_that_is_not_named_is_of_an_unknown_version_on_devices_of_its_vendor_and_absent_elsewhere() -> None:
+    found = {
+        arch: [Facts.simulate(arch, tables=TABLES).version(name) for name in ("rocm", "cuda", "triton")]
+        for arch in ("gfx942", "sm_90", "cpu")
+    }
+    unknown, absent = "an unknown version", "none, on a device of {}"
+    assert {
+        "gfx942": [unknown, absent.format("amd"), unknown],
+        "sm_90": [absent.format("nvidia"), unknown, unknown],
+        "cpu": [absent.format("cpu"), absent.format("cpu"), unknown],
+    } == found
+
+
 def test_a_release_that_no_history_knows_is_noted() -> None:
     notes = [Facts.simulate("gfx942", aiter=text, tables=TABLES).notes for text in ("0.1.20", "0.1.20.post77")]
     assert (
@@ -556,7 +602,9 @@ def test_a_device_that_torch_cannot_read_is_an_error(device: str) -> None:
 
 def test_every_fact_says_where_it_came_from() -> None:
     names = {"device", "tuned", *(f"switch {name}" for name in TABLES.switches)}
-    names |= {f"library {name}" for name in TABLES.libraries}
+    names |= {f"library {name}" for name in TABLES.libraries} | {
+        f"toolchain {name}" for name in ("rocm", "cuda", "triton")
+    }
     probed, given = Facts.of_this_machine("cpu", TABLES), Facts.simulate("gfx942", tables=TABLES)
     assert (names, names | {"compute_units"}) == (set(probed.origins), set(given.origins))
 

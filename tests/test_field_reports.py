@@ -14,7 +14,7 @@ import paper_aiter
 import pytest
 import torch
 from float64_layers import example, random_x
-from folders import edited, problems
+from folders import compiled, edited, problems
 
 import qscheme
 from qscheme import Facts
@@ -22,6 +22,7 @@ from qscheme.compiler.emit import emit
 from qscheme.compiler.folder import read_folder
 from qscheme.compiler.resolve import resolve
 from qscheme.compiler.source import read_file
+from qscheme.tables import Tables, load
 
 # --- releases ------------------------------------------------------------------------------------------------------
 
@@ -48,6 +49,95 @@ def test_a_release_without_the_preshuffled_product_gets_the_plain_one_and_a_plai
 def test_architectures_are_listed_and_never_compared(arch: str, tmp_path: Path) -> None:
     (problem,) = problems(edited(tmp_path, kernels__fast=("arch: [beta, alpha]", f"arch: [beta, '{arch}']")))
     assert re.match(rf"kernels/fast.yaml:59:20: .*arch\[1\]: .*'{re.escape(arch)}'", problem)
+
+
+D5 = {"7.0": False, "7.2": False, "7.2.26015": False, "6.4": True, "7.3": True, "7.10": True}
+
+
+@pytest.mark.parametrize("rocm", D5)
+def test_a_kernel_is_refused_where_its_entry_says_that_it_is_wrong_and_the_plain_one_is_taken(rocm: str) -> None:
+    layer = SimpleNamespace(
+        scheme="fp8_block128", weight=None, out_features=512, in_features=512, out_dtype=torch.bfloat16, name="up"
+    )
+    switches = {"aiter_preshuffled_blockscale": True}
+    facts = Facts.simulate("gfx950", rocm=rocm, tuned="all", switches=switches)
+    found = qscheme.explain(layer, facts, disabled=["aiter_triton_tuned"])
+    assert ("aiter_ck_preshuffle" if D5[rocm] else "aiter_ck") == found.chosen
+    told = {refusal.backend: [reason.text for reason in refusal.reasons] for refusal in found.refused}
+    words = (
+        "needs rocm before v7.0, or v7.3 or later, on gfx950, for gemm_a8w8_blockscale_bpreshuffle (a small error in "
+        f"every layer, with the compiler of this ROCm; sgl-project/sglang#28685), found rocm {rocm}"
+    )
+    assert [words] * (not D5[rocm]) == told.get("aiter_ck_preshuffle", [])
+
+
+def test_a_kernel_that_is_known_to_be_wrong_says_so_before_its_shape_and_its_switch() -> None:
+    layer = SimpleNamespace(
+        scheme="fp8_block128", weight=None, out_features=520, in_features=512, out_dtype=torch.bfloat16, name="up"
+    )
+    found = qscheme.explain(layer, Facts.simulate("gfx950", rocm="7.2"))
+    (told,) = [refusal.reasons for refusal in found.refused if refusal.backend == "aiter_ck_preshuffle"]
+    assert ["library", "layer", "tuned", "switch"] == [reason.kind for reason in told]
+
+
+def tables_of(folder: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> Tables:
+    """The tables that a folder of schemes compiles to, importable while the test runs."""
+    for name, text in compiled(folder, package).items():
+        path = folder.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(folder.parent)
+    return load(package)
+
+
+@pytest.mark.parametrize("version", ["12.8", "12.9.1", "13.0", "13.1", "9.9"])
+def test_a_kernel_that_the_toolchain_cannot_build_is_refused_and_the_next_one_taken(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = "backends:\n  - name: torch_scaled_mm\n    needs: {versions: {cuda: {since: v13.0}}}\n"
+    folder = edited(tmp_path, one_scale=("backends:\n  - name: torch_scaled_mm\n", needs))
+    tables = tables_of(folder, "tables_with_a_toolchain", monkeypatch)
+    layer = SimpleNamespace(
+        scheme="one_scale", weight=None, out_features=32, in_features=32, out_dtype=torch.bfloat16, name=""
+    )
+    found = qscheme.explain(layer, Facts.simulate("alpha", cuda=version, tables=tables), tables)
+    assert ("torch_scaled_mm" if version.startswith("13") else "torch_int_mm") == found.chosen
+    told = [reason.text for refusal in found.refused for reason in refusal.reasons if "cuda" in reason.text]
+    assert [f"needs cuda v13.0 or later, found {version}"] * (not version.startswith("13")) == told
+
+
+@pytest.mark.parametrize("release", ["2.3.9", "2.4", "2.5.0", "2.5.1", "2.10"])
+def test_rows_are_padded_in_the_releases_that_need_it_and_no_guard_behind_them_is_read(
+    release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "rows: {multiple: 256, versions: {torch: {since: v2.4, before: v2.5.1}}}"
+    folder = edited(tmp_path, kernels__torch=("rows: {minimum: 17}", rows))
+    tables = tables_of(folder, "tables_with_rows_of_a_release", monkeypatch)
+    generator = torch.Generator().manual_seed(int(release.replace(".", "")))
+    layer = SimpleNamespace(
+        scheme="one_scale", weight=torch.randint(-127, 128, (40, 64), dtype=torch.int8, generator=generator),
+        weight_scale=torch.rand(40, 1, generator=generator) + 0.5, input_scale=torch.tensor([0.25]), bias=None,
+        out_dtype=torch.float32, name="",
+    )  # fmt: skip
+    given: list[int] = []
+    product = torch._int_mm
+
+    def recorded(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        given.append(x.shape[0])
+        return product(x, weight)
+
+    monkeypatch.setattr(torch, "_int_mm", recorded)
+    bound = qscheme.dispatch(layer, Facts.simulate("alpha", torch=release, tables=tables), tables, "torch_int_mm")
+    numbers = (1, 15, 16, 17, 255, 256, 257, 8352)
+    for m in numbers:
+        guarded = torch.full((m + 300, 64), float("nan"))
+        guarded[:m] = torch.randn(m, 64, generator=generator) * 9
+        x = guarded[:m]
+        codes = (x.double() / 0.25).round().clamp(-127, 127)
+        expected = codes @ layer.weight.double().t() * 0.25 * layer.weight_scale.double().t()
+        assert torch.allclose(expected, bound(x).double(), rtol=1e-5, atol=1e-5)
+    bad = release in {"2.4", "2.5.0"}
+    assert [-(-m // 256) * 256 if bad else m for m in numbers] == given
 
 
 def test_a_kernel_that_aims_at_another_fp8_maximum_is_reported() -> None:

@@ -219,6 +219,14 @@ def why_not_aiter_ck_preshuffle(facts: Facts, layer: LayerFacts) -> list[Reason]
     reasons: list[Reason] = []
     if facts.arch not in ("gfx942", "gfx950"):
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
+    if facts.arch == "gfx950" and facts.within("rocm", "v7.0", "v7.3"):
+        reasons.append(
+            Reason(
+                "library",
+                "rocm before v7.0, or v7.3 or later, on gfx950, for gemm_a8w8_blockscale_bpreshuffle (a small error in every layer, with the compiler of this ROCm; sgl-project/sglang#28685)",
+                f"rocm {facts.version('rocm')}",
+            )
+        )
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE)
     if layer.n % 16 != 0:
         reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))

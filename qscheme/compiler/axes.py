@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from packaging.version import Version
 
 from qscheme.compiler.kernel_text import forms_of
+from qscheme.compiler.needs import limits_in, ranges_in
 from qscheme.releases import parsed
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ class Point(NamedTuple):
 def axes_of(catalogues: Sequence[ir.Catalogue]) -> tuple[Axis, ...]:
     """Every axis that the conditions of some catalogues need: architecture, libraries, N, K, output and the flags."""
     archs = dict.fromkeys(device.arch for catalogue in catalogues for device in catalogue.devices)
-    libraries = sorted({library.name for catalogue in catalogues for library in catalogue.libraries})
     needs = [backend.needs for c in catalogues for scheme in c.schemes for backend in scheme.backends]
+    ranged = {one.name for need in needs for one in ranges_in(need)}
+    libraries = sorted(ranged | {library.name for catalogue in catalogues for library in catalogue.libraries})
     switches = sorted({switch.name for catalogue in catalogues for switch in catalogue.switches})
     return (
         Axis("arch", "arch", (*archs, UNKNOWN)),
@@ -104,7 +106,7 @@ def place_of(axis: Axis, point: Point) -> int:
         case "arch":
             value = point.arch if point.arch in axis.values else UNKNOWN
         case "library":
-            version = point.releases[axis.name]
+            version = point.releases.get(axis.name)
             if version is None:
                 return axis.values.index(None)
             asked = parsed(version)
@@ -140,8 +142,8 @@ def _versions(library: str, catalogues: Iterable[ir.Catalogue]) -> Iterator[str 
     }
     found = {parsed(release) for release in known} or {Version("0")}
     for catalogue in catalogues:
-        rows = [row for scheme in catalogue.schemes for backend in scheme.backends for row in backend.needs.where]
-        found |= {parsed(limit) for row in rows if row.library == library for limit in (row.since, row.before)}
+        needs = [backend.needs for scheme in catalogue.schemes for backend in scheme.backends]
+        found |= {parsed(limit) for need in needs for limit in limits_in(need, library)}
         for kernel in catalogue.kernels:
             if kernel.symbols[0].split(".")[0] == library:
                 for form in forms_of(kernel):

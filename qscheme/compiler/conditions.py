@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from qscheme.compiler.ir import Check
+from qscheme.compiler.versions import asked, words_inside, words_outside
 from qscheme.types import REASON_ORDER
 
 if TYPE_CHECKING:
@@ -101,6 +102,22 @@ def _where(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
         yield from _multiples(f"{test} and ", where.n, where.k, f" on {words}")
 
 
+def _versions(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
+    for one in needs.versions:
+        words = words_inside(one)
+        yield Check("library", asked("outside", one), words, f"facts.version({one.name!r})", words)
+
+
+def _known_bad(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
+    for row in needs.known_bad:
+        tests = [_in("facts.arch", row.arch)] * bool(row.arch) + [asked("within", one) for one in row.versions]
+        found = ", ".join(f"{one.name} {{facts.version({one.name!r})}}" for one in row.versions)
+        where = f", on {any_of(row.arch)}" if row.arch else ""
+        words = f"{' or '.join(map(words_outside, row.versions))}{where}, for {row.kernel}"
+        words = f"{words} ({row.because}; {row.source})"
+        yield Check("library", " and ".join(tests), words, f'f"{found}"', words)
+
+
 def _tuned(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
     for tuned in needs.tuned:
         ms = any_of(tuple(map(str, tuned.every))).replace(" or ", " and ")
@@ -157,6 +174,10 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("vendor", "environment", "the device is of a vendor", _vendor),
     Condition("mx", "environment", "the device has MX matrix units", _mx),
     Condition("int8", "environment", "the device has INT8 matrix units", _int8),
+    Condition("versions", "environment", "versions of the toolchain and of libraries are in ranges", _versions),
+    Condition(
+        "known_bad", "environment", "no kernel is known to be wrong on the architecture with these versions", _known_bad
+    ),
     Condition("multiple_of", "layer", "N and K are multiples", _multiple_of),
     Condition("minimum", "layer", "N and K are large enough", _minimum),
     Condition("one_scale", "weights", "the layer has one weight scale, not one for each part", _one_scale),
@@ -168,6 +189,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "batch_invariant", "environment", "no kernel's sums depend on M in batch-invariant mode", _batch_invariant
     ),
     Condition("m", "call", "M is in a range", None),
+    Condition("rows", "call", "rows are padded to what the kernel takes, in the versions that need it", None),
     Condition("inputs", "call", "the quantizer takes the dtype of x", None),
 )
 """Every condition; what a loaded weight must be (dtype, shape, layout) is checked against the scheme itself."""

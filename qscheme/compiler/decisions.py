@@ -63,6 +63,7 @@ class Space:
         for name, least in (("n", needs.min_n), ("k", needs.min_k)):
             if least is not None:
                 bounds.append(self._size(name, least=least))
+        bounds += [self._bound("library", one.name, _inside(one)) for one in needs.versions]
         if needs.one_scale:
             bounds.append(self._flag("fused", "fused", 0))
         if needs.output:
@@ -126,6 +127,9 @@ class Space:
     def _refused(self, catalogue: ir.Catalogue, needs: ir.Needs) -> Iterator[Cube]:
         """The points that conditions on some architectures or vendors take away."""
         vendors = {device.arch: device.vendor for device in catalogue.devices}
+        for row in needs.known_bad:
+            scope = self._bound("arch", "arch", _among(row.arch) if row.arch else lambda _: True)
+            yield from self._cube(scope, *(self._bound("library", one.name, _inside(one)) for one in row.versions))
         for where in needs.where:
             words = where.arch or tuple(arch for arch, vendor in vendors.items() if vendor in where.vendor)
             scope = self._bound("arch", "arch", _among(words))
@@ -165,6 +169,13 @@ def _before(release: str) -> Callable[[Value], bool]:
         return known is not None and limit is not None and known < limit
 
     return older
+
+
+def _inside(one: ir.VersionRange) -> Callable[[Value], bool]:
+    """Whether a version is in a range; an absent library or tool is in none."""
+    early = (lambda _: False) if one.since is None else _before(one.since)
+    in_time = (lambda _: True) if one.before is None else _before(one.before)
+    return lambda version: isinstance(version, str) and not early(version) and in_time(version)
 
 
 class _Anything:

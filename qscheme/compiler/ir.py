@@ -44,6 +44,26 @@ class TunedNeed:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionRange:
+    """Versions of a tool or a library: not older than `since`, older than `before`; None where there is no limit."""
+
+    name: str
+    since: str | None
+    before: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBad:
+    """Where a kernel is wrong: on these architectures, every one if there are none, and in all of these versions."""
+
+    kernel: str
+    arch: tuple[str, ...]
+    versions: tuple[VersionRange, ...]
+    because: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class WhereNeed:
     """Conditions on some architectures or vendors only; since belongs to `library`.
 
@@ -78,6 +98,8 @@ class Needs:
     switches: tuple[str, ...] = ()
     where: tuple[WhereNeed, ...] = ()
     varies_with_m: tuple[str, ...] = ()
+    versions: tuple[VersionRange, ...] = ()
+    known_bad: tuple[KnownBad, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +170,14 @@ class Kernel:
     rules: tuple[tuple[str | None, Rule], ...]
     minimum_rows: int
     multiple_rows: int
+    padded_in: tuple[VersionRange, ...]
     output: tuple[str, ...]
     accumulators: bool
     fp8: Literal["device", "checkpoint"]
     batch_invariant: bool
     older: tuple[OlderForm, ...]
     traceable: bool
+    known_bad: tuple[KnownBad, ...] = ()
 
     def operand(self, role: str) -> OperandUse | None:
         """How the kernel takes an operand, None if it does not."""

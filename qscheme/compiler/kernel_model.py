@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
-from qscheme.compiler.model import ALLOWED, NOTHING_NEEDED, AllowModel, Needs, RuleModel
+from qscheme.compiler.model import ALLOWED, NOTHING_NEEDED, AllowModel, Needs, RuleModel, Versions
 from qscheme.compiler.words import (
     FILE,
     Closed,
@@ -92,6 +92,7 @@ class RowsPadded(Filled):
 
     minimum: Count = Field(default=1, description="the fewest rows that the kernel takes")
     multiple: Count = Field(default=1, description="the number that the rows must be a multiple of")
+    versions: Versions | None = Field(default=None, description="where rows must be padded; absent for everywhere")
 
 
 class Accumulators(Closed):
@@ -122,6 +123,15 @@ class OlderGemm(Filled):
     out: Out | None = None
 
 
+class KnownBad(Closed):
+    """Where a kernel is known to be wrong although everything that it needs is there."""
+
+    arch: tuple[Word, ...] = Field(default=(), min_length=1, description="architectures; absent for every one")
+    versions: Versions = Field(description="the versions with which it is wrong, all of them together")
+    because: Text = Field(description="what goes wrong")
+    source: Text = Field(description="where that is reported in public, such as owner/project#1")
+
+
 class KernelModel(Closed):
     """A function of a kernel library."""
 
@@ -148,6 +158,7 @@ class KernelModel(Closed):
         default=None, description="false if torch.compile cannot look into it, although it can into its library"
     )
     needs: Needs = Field(default=NOTHING_NEEDED, description="what must hold whatever the scheme")
+    known_bad: tuple[KnownBad, ...] = Field(default=(), min_length=1, description="where it is known to be wrong")
     allow: tuple[AllowModel, ...] = Field(default=(), min_length=1, description=ALLOWED)
 
 

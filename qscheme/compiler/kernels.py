@@ -10,6 +10,7 @@ from packaging.version import Version
 from qscheme.compiler import ir
 from qscheme.compiler.kernel_model import GemmModel, OlderGemm
 from qscheme.compiler.parameters import class_name
+from qscheme.compiler.versions import known_bad_of, ranges_of
 from qscheme.types import Rule
 
 if TYPE_CHECKING:
@@ -87,12 +88,14 @@ def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Re
         rules=tuple((rule.since, rule_of(rule)) for rule in quantizer.rules) if quantizer else (),
         minimum_rows=gemm.rows.minimum if gemm and gemm.rows else 1,
         multiple_rows=gemm.rows.multiple if gemm and gemm.rows else 1,
+        padded_in=ranges_of(gemm.rows.versions) if gemm and gemm.rows else (),
         output=output,
         accumulators=gemm is not None and not isinstance(gemm.output, tuple),
         fp8=gemm.fp8 if gemm else "device",
         batch_invariant=gemm.batch_invariant if gemm else True,
         older=tuple(_older(older, kernel) for older in _olders(kernel)),
         traceable=file.model.traceable and kernel.traceable is not False,
+        known_bad=known_bad_of(name, kernel),
     )
 
 

@@ -100,6 +100,11 @@ def backend_findings(subject: Subject, index: int) -> Iterator[Finding]:
         if any(_within(tuned, other) for needs in kernels for other in needs.tuned):
             message = f"its kernels ask {tuned.table} for these M already"
             yield finding("QS112", subject.file, (*path, "tuned", row), message, "remove it")
+    for name, limits in (own.versions or {}).items():
+        asked = [needs.versions[name] for needs in kernels if needs.versions and name in needs.versions]
+        if any(_narrower(one, limits) for one in asked):
+            message = f"its kernels need such a version of {name} already"
+            yield finding("QS112", subject.file, (*path, "versions", name), message, "remove it", key=True)
     for row, where in enumerate(own.where):
         scope = _scope(where, known) & theirs
         if any(_repeats(where, other, scope, known) for needs in kernels for other in needs.where) or (
@@ -194,6 +199,14 @@ def _not_later(where: model.Where, other: model.Where) -> bool:
     """Whether a row's `since` is none, or no later than another's."""
     first, last = parsed(where.since), parsed(other.since)
     return first is None or (last is not None and first <= last)
+
+
+def _narrower(one: model.VersionRange, other: model.VersionRange) -> bool:
+    """Whether every version of one range is in another."""
+    first, since, before, last = map(parsed, (one.since, other.since, other.before, one.before))
+    return (since is None or (first is not None and since <= first)) and (
+        before is None or (last is not None and last <= before)
+    )
 
 
 def _general(where: model.Where, kernels: Iterable[model.Needs]) -> bool:

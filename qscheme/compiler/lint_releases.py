@@ -6,12 +6,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from qscheme.compiler.kernel_text import forms_of
+from qscheme.compiler.needs import limits_in, ranges_in
 from qscheme.compiler.verify import library_of
 from qscheme.releases import parsed
 from qscheme.signatures import fits_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from packaging.version import Version
 
@@ -98,10 +99,9 @@ class Releases:
             of.update(dict.fromkeys(limit for limit in dated if limit))
         for scheme in catalogue.schemes:
             for backend in scheme.backends:
-                for row in backend.needs.where:
-                    if row.library is not None:
-                        of = limits.setdefault(row.library, {})
-                        of.update(dict.fromkeys(limit for limit in (row.since, row.before) if limit))
+                named = [row.library for row in backend.needs.where if row.library]
+                for library in (*named, *(one.name for one in ranges_in(backend.needs))):
+                    limits.setdefault(library, {}).update(dict.fromkeys(limits_in(backend.needs, library)))
         self.timelines = {name: Timeline(histories.get(name), of) for name, of in limits.items()}
         self._forms: dict[Form, int] = {}
         self._chosen: dict[tuple[str, str], tuple[int, ...]] = {}
@@ -149,6 +149,21 @@ class Releases:
     def older(self, library: str, limit: str) -> int:
         """The versions of a library before a release."""
         return 0 if library == OWN else self.timelines[library].older(limit)
+
+    def within(self, one: ir.VersionRange, versions: Mapping[str, int | None]) -> bool:
+        """Whether a version is in a range; an absent library or tool is in none."""
+        version = versions.get(one.name)
+        if version is None:
+            return False
+        early = one.since is not None and self.older(one.name, one.since) >> version & 1
+        return not early and (one.before is None or bool(self.older(one.name, one.before) >> version & 1))
+
+    def suit(self, needs: ir.Needs, arch: str, versions: Mapping[str, int | None]) -> bool:
+        """Whether versions are those that a backend needs, and none with which a kernel of it is known to be wrong."""
+        bad = [row for row in needs.known_bad if not row.arch or arch in row.arch]
+        return all(self.within(one, versions) for one in needs.versions) and not any(
+            all(self.within(one, versions) for one in row.versions) for row in bad
+        )
 
     def label(self, library: str, version: int) -> str:
         return self.timelines[library].labels[version]

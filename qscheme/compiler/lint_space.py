@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from qscheme.compiler.lint_releases import OWN, Releases
+from qscheme.compiler.needs import limits_in, ranges_in
 from qscheme.compiler.support import runs_on
 from qscheme.compiler.verify import library_of
 from qscheme.types import BATCH_INVARIANT, Device
@@ -89,6 +90,7 @@ class Space:
     def libraries(self) -> tuple[str, ...]:
         """The libraries that may be absent or of another release."""
         used = [library_of(kernel) for backend in self.scheme.backends for kernel in backend.kernels]
+        used += [one.name for backend in self.scheme.backends for one in ranges_in(backend.needs)]
         return tuple(name for name in dict.fromkeys(used) if name != OWN)
 
     @cached_property
@@ -132,10 +134,7 @@ class Space:
         for library in self.libraries:
             masks = [self.releases.present(kernel) for kernel in self._kernels if library_of(kernel) == library]
             for backend in self.scheme.backends:
-                for row in backend.needs.where:
-                    if row.library == library:
-                        limits = (row.since, row.before)
-                        masks += [self.releases.older(library, limit) for limit in limits if limit]
+                masks += [self.releases.older(library, limit) for limit in limits_in(backend.needs, library)]
             every.append([*self.releases.representatives(library, tuple(sorted(set(masks)))), None])
         return tuple(itertools.product(*every))
 
@@ -174,6 +173,8 @@ class Space:
             version = held.get(library_of(kernel), 0)
             if version is None or not self.releases.present(kernel) >> version & 1:
                 return None
+        if not self.releases.suit(needs, device.arch, held):
+            return None
         n, k = needs.n or 1, math.lcm(needs.k or 1, self.unit)
         for row in needs.where:
             if not _applies(row, device):
@@ -223,6 +224,7 @@ class Space:
         """A point as (what, value) pairs: what these backends ask for, or every one if none is named."""
         asking = [self.scheme.backends[index] for index in backends] or self.scheme.backends
         libraries = {library_of(kernel) for backend in asking for kernel in backend.kernels}
+        libraries |= {one.name for backend in asking for one in ranges_in(backend.needs)}
         asked = {word for backend in asking for word in _atoms(backend.needs, self.scheme)}
         found = [("arch", point.device.arch)]
         for library, version in zip(self.libraries, point.versions, strict=True):

@@ -43,6 +43,17 @@ class Minimum(Filled):
     k: Count | None = Field(default=None, description="K, the number of input features")
 
 
+class VersionRange(Filled):
+    """A range of versions; they are compared part by part, so that v7.10 is newer than v7.3."""
+
+    since: Release | None = Field(default=None, description="the first version of the range")
+    before: Release | None = Field(default=None, description="the first version after the range")
+
+
+Versions: TypeAlias = Annotated[dict[Word, VersionRange], Field(min_length=1)]
+"""Ranges by name: `rocm`, `cuda`, `triton` or the library of a kernel file."""
+
+
 class TunedRow(Closed):
     """A table of tuned shapes, and the Ms for which it must have a row."""
 
@@ -72,6 +83,7 @@ class Needs(Filled):
     mx: Holds | None = Field(default=None, description="the device has MX matrix units")
     int8: Holds | None = Field(default=None, description="the device has INT8 matrix units")
     one_scale: Holds | None = Field(default=None, description="the layer has one weight scale, not one for each part")
+    versions: Versions | None = Field(default=None, description="what the toolchain and libraries must be")
     multiple_of: MultipleOf | None = Field(default=None, description="what N and K must be multiples of")
     minimum: Minimum | None = Field(default=None, description="the smallest N and K")
     tuned: tuple[TunedRow, ...] = Field(default=(), min_length=1, description="tables that must have the shape")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qscheme.compiler import ir
+from qscheme.compiler.versions import ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -49,7 +51,21 @@ def merged_needs(
         switches=tuple(dict.fromkeys(switch for need in needs for switch in need.switches)),
         where=tuple(dict.fromkeys(row for row in where if row.arch or row.vendor)),
         varies_with_m=_varying(calls),
+        versions=tuple(dict.fromkeys(one for need in needs for one in ranges_of(need.versions))),
+        known_bad=tuple(dict.fromkeys(_known_bad([kernel for kernel, _ in kernels], arch))),
     )
+
+
+def ranges_in(needs: ir.Needs) -> tuple[ir.VersionRange, ...]:
+    """Every range of versions that a backend's conditions ask for."""
+    return (*needs.versions, *(one for row in needs.known_bad for one in row.versions))
+
+
+def limits_in(needs: ir.Needs, library: str) -> tuple[str, ...]:
+    """Every release of a library, or version of a tool, at which a backend's conditions change."""
+    rows = [(row.since, row.before) for row in needs.where if row.library == library]
+    rows += [(one.since, one.before) for one in ranges_in(needs) if one.name == library]
+    return tuple(limit for row in rows for limit in row if limit is not None)
 
 
 def nothing_in_common(
@@ -81,6 +97,14 @@ def misplaced(needs: model.Needs) -> Iterator[tuple[KeyPath, str]]:
         for place, name in enumerate(row.arch):
             if needs.arch and name not in needs.arch:
                 yield ("where", position, "arch", place), f"{name} is not among the architectures of `arch` beside it"
+
+
+def _known_bad(kernels: Iterable[ir.Kernel], arch: tuple[str, ...] | None) -> Iterator[ir.KnownBad]:
+    """Where the kernels are known to be wrong, on the architectures that are left."""
+    for row in (row for kernel in kernels for row in kernel.known_bad):
+        left = tuple(name for name in row.arch if arch is None or name in arch)
+        if left or not row.arch:
+            yield replace(row, arch=left)
 
 
 def intersection(lists: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:

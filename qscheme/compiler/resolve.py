@@ -12,6 +12,7 @@ from qscheme.compiler.mistakes import unknown
 from qscheme.compiler.needs import merged_needs, misplaced, nothing_in_common
 from qscheme.compiler.operands import operand_problems
 from qscheme.compiler.source import Problem
+from qscheme.compiler.versions import kernel_problems, needs_problems
 from qscheme.types import Device, LibrarySource, Operand, Switch, TunedTable
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ class _Resolver:
                 place = file.key_place("kernels", name)
                 self.report(place, f"a tuned table is called {name!r} too, at {self.tables[name][1]}; rename one")
             self.needs_are_known(kernel.needs, file, ("kernels", name, "needs"))
+            for row, bad in enumerate(kernel.known_bad):
+                for position, arch in enumerate(bad.arch):
+                    self.arch_is_known(arch, file, file.place("kernels", name, "known_bad", row, "arch", position))
+            for inner, message in kernel_problems(kernel, self.libraries):
+                self.report(file.place("kernels", name, *inner), message)
             self.kernels[f"{file.stem}.{name}"] = resolve_kernel(name, kernel, file, self.report), kernel.needs
             if len(self.problems) > before:
                 self.broken.add(f"{file.stem}.{name}")
@@ -141,7 +147,7 @@ class _Resolver:
             if tuned.table not in self.tables and not self.folder.unread:
                 place = file.place(*path, "tuned", position, "table")
                 self.report(place, unknown(tuned.table, self.tables, "tuned table"))
-        for inner, message in misplaced(needs):
+        for inner, message in (*misplaced(needs), *needs_problems(needs, self.libraries)):
             self.report(file.place(*path, *inner), message)
 
     # --- schemes ---------------------------------------------------------------------------------------------------

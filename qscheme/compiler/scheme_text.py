@@ -11,6 +11,7 @@ from qscheme.compiler.kernel_functions import STORAGE
 from qscheme.compiler.kernel_text import source
 from qscheme.compiler.parameters import constant_name, protocol_name
 from qscheme.compiler.prepare_text import SCALE_STEPS, levels, prepare_lines
+from qscheme.compiler.versions import asked
 from qscheme.types import Call
 
 if TYPE_CHECKING:
@@ -110,6 +111,9 @@ def _locals(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[tuple[str, str]]
             for role in ("weight", "weight_scale"):
                 name = _weight_name(scheme, kernel, role)
                 yield name, f"{name} = {_viewed(scheme, kernel, role)}"
+        if kernel.padded_in:
+            tests = " and ".join(asked("within", one) for one in kernel.padded_in)
+            yield f"{kernel.name}_padded", f"{kernel.name}_padded = {tests}"
         for name, value in kernel.constants:
             if isinstance(value, Imported):
                 yield f"{kernel.name}_{name}", f"{kernel.name}_{name} = {value.name}"
@@ -245,7 +249,8 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
 
 def _padded_rows(gemm: ir.Kernel) -> str:
     rows = gemm.multiple_rows
-    return f"-(-m // {rows}) * {rows}" if rows > 1 else f"max(m, {gemm.minimum_rows})"
+    padded = f"-(-m // {rows}) * {rows}" if rows > 1 else f"max(m, {gemm.minimum_rows})"
+    return f"{padded} if {gemm.name}_padded else m" if gemm.padded_in else padded
 
 
 def _relay(scheme: ir.Scheme, call: ir.Call, rows: str) -> list[str]:
