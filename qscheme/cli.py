@@ -188,8 +188,14 @@ def doctor(
 @app.command()
 def explain(
     scheme: Annotated[str, typer.Argument(help="Scheme of the layer.")],
-    n: Annotated[int, typer.Option("-n", help="Output features.", min=1)],
-    k: Annotated[int, typer.Option("-k", help="Input features.", min=1)],
+    n: Annotated[int, typer.Option("-n", help="Output features of this rank's shard.", min=1)],
+    k: Annotated[int, typer.Option("-k", help="Input features of this rank's shard.", min=1)],
+    full_n: Annotated[
+        int | None, typer.Option("--full-n", help="Output features of all shards (column parallel).", min=1)
+    ] = None,
+    full_k: Annotated[
+        int | None, typer.Option("--full-k", help="Input features of all shards (row parallel).", min=1)
+    ] = None,
     m: Annotated[int | None, typer.Option("-m", help="Rows of x; shows only the call for them.", min=0)] = None,
     arch: Annotated[str | None, typer.Option("--arch", help="Architecture; this machine's if absent.")] = None,
     out_dtype: Annotated[str, typer.Option("--out-dtype", help="bf16, fp16 or fp32.")] = "bf16",
@@ -225,7 +231,8 @@ def explain(
     named = {"aiter": aiter, "torch": torch, "rocm": rocm, "cuda": cuda, "triton": triton}
     libraries = {name: given for name, given in named.items() if given is not None}
     facts, decision = decide(
-        found, scheme, n=n, k=k, m=m, arch=arch, out_dtype=out_dtype, bias=bias, rotation=rotation, switches=switches,
+        found, scheme, n=n, k=k, full_n=full_n, full_k=full_k, m=m, arch=arch, out_dtype=out_dtype, bias=bias,
+        rotation=rotation, switches=switches,
         tuned=tuned, compute_units=compute_units, backend=backend, disabled=disable or [], libraries=libraries,
     )  # fmt: skip
     for note in facts.notes:

@@ -61,12 +61,15 @@ class Linear(nn.Module):
         prequantized: bool = False,
         out_features: int | None = None,
         in_features: int | None = None,
+        full_out_features: int | None = None,
+        full_in_features: int | None = None,
         tables: Tables | ModuleType | str | None = None,
     ) -> None:
         super().__init__()
         self.scheme, self.out_dtype, self.name = scheme, out_dtype, name
         self.rotation, self.logical_widths, self.prequantized = rotation, logical_widths, prequantized
         self.out_features, self.in_features = out_features, in_features
+        self.full_out_features, self.full_in_features = full_out_features, full_in_features
         self.register_buffer("weight", weight)
         self.register_buffer("weight_scale", weight_scale)
         self.register_buffer("input_scale", input_scale)
@@ -123,6 +126,8 @@ def quantize(
     rotation: int | None = None,
     out_dtype: torch.dtype | None = None,
     name: str = "",
+    full_out_features: int | None = None,
+    full_in_features: int | None = None,
     tables: Tables | ModuleType | str | None = None,
 ) -> Linear:
     """A quantized layer from a float one, by the scheme's own weight rule.
@@ -130,7 +135,8 @@ def quantize(
     input_scale: the activation's static scale, for schemes that have one. input_global_scale: likewise the scale over
     the activation's own, for schemes with two levels of scales. rotation: 32 to rotate the weight by
     Hadamard blocks of 32 before it is quantized; the bound function rotates x the same way. out_dtype: the float
-    layer's dtype if None. Raises UnknownScheme or InvalidLayer.
+    layer's dtype if None. full_out_features, full_in_features: the sizes of the whole layer where this one is a shard,
+    whose tiles must then begin as those of the whole do. Raises UnknownScheme or InvalidLayer.
     """
     found = (tables if isinstance(tables, Tables) else load(tables)).scheme(scheme)
     operand = found.weight
@@ -174,6 +180,8 @@ def quantize(
         rotation=rotation,
         out_features=n,
         in_features=k,
+        full_out_features=full_out_features,
+        full_in_features=full_in_features,
         tables=tables,
     )
 

@@ -70,6 +70,7 @@ def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
     word = None if out_dtype is None else DTYPES.get(out_dtype)
     if word is None:
         raise InvalidLayer(_name(layer), "out_dtype", "torch.bfloat16, torch.float16 or torch.float32", str(out_dtype))
+    full_n, full_k = _whole(layer, "full_out_features", "N", n), _whole(layer, "full_in_features", "K", k)
     return LayerFacts(
         n=n,
         k=k,
@@ -78,6 +79,9 @@ def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
         rotation=rotation,
         prequantized=prequantized,
         fused=_is_fused(layer, scheme),
+        full_n=full_n,
+        full_k=full_k,
+        widths=tuple(_widths(layer, n) or ()) if tile(scheme.weight.granularity, 1, 1)[0] > 1 else (),
     )
 
 
@@ -102,6 +106,14 @@ def operands_of(layer: Layer, scheme: Scheme, facts: LayerFacts) -> Operands:
             layer, "input_global_scale", bool(scheme.activation and scheme.activation.global_scale), weight
         ),
     )
+
+
+def _whole(layer: Layer, word: str, name: str, size: int) -> int | None:
+    """A size of the whole layer, None if nobody said that this is a shard of it."""
+    full: int | None = _optional(layer, word, None)
+    if full is not None and full < size:
+        raise InvalidLayer(_name(layer), word, f"at least the {name} = {size} of this shard", str(full))
+    return full
 
 
 def _is_fused(layer: Layer, scheme: Scheme) -> bool:

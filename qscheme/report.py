@@ -41,6 +41,8 @@ def decide(
     *,
     n: int,
     k: int,
+    full_n: int | None,
+    full_k: int | None,
     m: int | None,
     arch: str | None,
     out_dtype: str,
@@ -60,6 +62,7 @@ def decide(
     layer = SimpleNamespace(
         scheme=scheme, weight=None, weight_scale=None, input_scale=None, bias=True if bias else None, name="",
         out_dtype=dtypes[out_dtype], out_features=n, in_features=k, rotation=rotation,
+        full_out_features=full_n, full_in_features=full_k,
     )  # fmt: skip
     if arch is None:
         given = {

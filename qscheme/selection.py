@@ -12,7 +12,8 @@ from qscheme.errors import UnknownBackend, UnknownFact, Unsupported
 from qscheme.facts import Facts
 from qscheme.operands import layer_facts, operands_of
 from qscheme.tables import Tables, load
-from qscheme.types import REASON_ORDER, Decision, Mismatch, Reason, Refusal
+from qscheme.tiles import tile
+from qscheme.types import REASON_ORDER, Decision, Mismatch, Reason, Refusal, shard_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -126,7 +127,7 @@ def _decide(
     _same_tables(tables, facts)
     refused: list[Refusal] = []
     for candidate in scheme.backends:
-        reasons = _reasons(candidate, facts, layer)
+        reasons = _reasons(candidate, facts, layer, tuple(_misfits(scheme, layer)))
         if candidate.name in disabled:
             reasons.append(Reason("disabled", f"{candidate.name} enabled", "disabled by the caller"))
         if backend is not None and candidate.name != backend:
@@ -193,12 +194,40 @@ def _same_tables(tables: Tables, facts: types.Facts) -> None:
                 )
 
 
-def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts) -> list[Reason]:
+def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts, misfits: tuple[Reason, ...]) -> list[Reason]:
     """Every reason, hardware first; tables and switches are not blamed on hardware that cannot run the kernel."""
-    reasons = sorted(backend.why_not(facts, layer), key=lambda reason: REASON_ORDER.index(reason.kind))
+    found = [*misfits, *backend.why_not(facts, layer)]
+    reasons = sorted(found, key=lambda reason: REASON_ORDER.index(reason.kind))
     if reasons and reasons[0].kind == "hardware":
         return [reason for reason in reasons if reason.kind not in ("tuned", "switch")]
     return reasons
+
+
+def _misfits(scheme: Scheme, layer: LayerFacts) -> Iterator[Reason]:
+    """Why the tiles of the weight's scales do not fall into shards and parts, whatever the backend.
+
+    The tiles of a stored weight begin at multiples of their size. Where the layer is whole, each part must begin a
+    tile, and the last one may be ragged. Where it is a shard, every shard of every part must, so that each has a
+    multiple of the tile.
+    """
+    rows, columns = tile(scheme.weight.granularity, 1, 1)
+    tiles = f"as tiles of {scheme.weight.granularity} have"
+    if layer.full_n in (None, layer.n):
+        begins = [sum(layer.widths[:part]) for part in range(len(layer.widths))]
+        for part, begin in enumerate(begins):
+            if begin % rows:
+                yield Reason(
+                    "layer", f"parts that begin at multiples of {rows} rows, {tiles}", f"part {part + 1} at {begin}"
+                )
+    else:
+        for part, width in enumerate(layer.widths or (layer.n,)):
+            if width % rows:
+                shards, left = divmod(layer.whole_n, layer.n)
+                found = shard_text("N", width, None if left else width * shards, rows)
+                which = f" in part {part + 1}" if layer.widths else ""
+                yield Reason("layer", f"N of each shard{which} a multiple of {rows} rows, {tiles}", found)
+    if layer.full_k not in (None, layer.k) and layer.k % columns:
+        yield Reason("layer", f"K of each shard a multiple of {columns} columns, {tiles}", layer.found_k(columns))
 
 
 def _mismatches(scheme: Scheme, backend: Backend, calls: tuple[Call, ...], facts: types.Facts) -> Iterator[Mismatch]:

@@ -318,7 +318,8 @@ class Layer(Protocol):
     weight was rotated by Hadamard blocks of 32), prequantized (the layer will be called with codes and scales),
     out_features and in_features (the logical N and K where the weight is padded), weight_global_scale and
     input_global_scale (one value, for schemes with two levels of scales), weight_zero_point (one for each scale, for
-    asymmetric weights).
+    asymmetric weights), full_out_features and full_in_features (the N and K of the whole layer, where tensor
+    parallelism left one shard of it here; all else is that of the shard, logical_widths included).
     """
 
     scheme: str
@@ -334,6 +335,8 @@ class LayerFacts(NamedTuple):
     """What conditions may ask about a layer. What its loaded tensors must be is checked against the scheme instead.
 
     fused: the layer is of several parts, each with a scale of its own where the scheme has one for the tensor.
+    n and k are those of this shard; full_n, full_k: those of the whole layer, None where nobody said that it is one of
+    several shards. widths: the N of each part of a fused layer, where tiles of its weight have several rows.
     """
 
     n: int
@@ -343,6 +346,46 @@ class LayerFacts(NamedTuple):
     rotation: int | None = None
     prequantized: bool = False
     fused: bool = False
+    full_n: int | None = None
+    full_k: int | None = None
+    widths: tuple[int, ...] = ()
+
+    @property
+    def whole_n(self) -> int:
+        """The N of the whole layer."""
+        return self.full_n or self.n
+
+    @property
+    def whole_k(self) -> int:
+        """The K of the whole layer."""
+        return self.full_k or self.k
+
+    def found_n(self, multiple: int) -> str:
+        """N in words, with the arithmetic of a shard that is no multiple of a number."""
+        return shard_text("N", self.n, self.full_n, multiple)
+
+    def found_k(self, multiple: int) -> str:
+        """K in words, likewise."""
+        return shard_text("K", self.k, self.full_k, multiple)
+
+
+def shard_text(name: str, size: int, full: int | None, multiple: int) -> str:
+    """A size in words. Of one of several equal shards, what was divided, and the most shards that would be multiples.
+
+    Only divisors of the number of shards are considered: `N = 576 = 18432 / 32; 16 shards of 1152 = 9 x 128 would do`.
+    """
+    if full is None or full == size:
+        return f"{name} = {size}"
+    if full % size:
+        return f"{name} = {size} of {full}"
+    shards = full // size
+    told = f"{name} = {size} = {full} / {shards}"
+    for fewer in range(shards - 1, 0, -1):
+        larger = full // fewer
+        if shards % fewer == 0 and larger % multiple == 0:
+            words = f"{fewer} shards of {larger}" if fewer > 1 else f"the whole {full}"
+            return f"{told}; {words} = {larger // multiple} x {multiple} would do"
+    return told
 
 
 class Operands(NamedTuple):

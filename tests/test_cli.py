@@ -340,6 +340,34 @@ def test_the_newest_release_is_the_default(qscheme) -> None:
     assert str(last).removeprefix("v") == found
 
 
+def test_a_shard_is_explained_with_the_sizes_of_the_whole_layer(qscheme) -> None:
+    asked = ("explain", "fp8_block128", "-n", "576", "-k", "7168", "--arch", "gfx950")
+    done = qscheme(*asked, "--full-n", "18432")
+    assert (1, True) == (done.code, "found N = 576 = 18432 / 32; 16 shards of 1152 = 9 x 128 would do" in done.out)
+    alone, whole = (json.loads(qscheme(*asked, *more, "--json").out) for more in ((), ("--full-n", "576")))
+    assert (alone, "aiter_ck") == (whole, alone["chosen"]["backend"])
+    assert 1 == qscheme("explain", "mxfp4", "-n", "64", "-k", "48", "--full-k", "96", "--arch", "gfx950").code
+
+
+def test_versions_of_the_toolchain_are_given_to_explain(qscheme) -> None:
+    asked = ("explain", "fp8_block128", "-n", "512", "-k", "512", "--arch", "gfx950", "--tuned", "all", "--json")
+    switch = ("--switch", "aiter_preshuffled_blockscale=on", "--disable", "aiter_triton_tuned")
+    found = {v: json.loads(qscheme(*asked, *switch, "--rocm", v).out) for v in ("7.2", "7.10", "none")}
+    assert {"7.2": "aiter_ck", "7.10": "aiter_ck_preshuffle", "none": "aiter_ck_preshuffle"} == {
+        version: data["chosen"]["backend"] for version, data in found.items()
+    }
+    assert "7.2" == found["7.2"]["facts"]["libraries"]["rocm"]["version"]
+    assert "given" == found["7.2"]["facts"]["origins"]["toolchain rocm"]
+    assert "it needs --arch beside it" in qscheme("explain", "mxfp4", "-n", "64", "-k", "64", "--rocm", "7.2").err
+
+
+def test_the_doctor_shows_the_toolchain_and_where_it_was_found(qscheme) -> None:
+    lines = qscheme("doctor", "--device", "cpu").out.splitlines()
+    found = {line.split("  ")[0]: line.split()[-1] for line in lines if line.startswith("toolchain")}
+    assert ["toolchain cuda", "toolchain rocm", "toolchain triton"] == sorted(found)
+    assert ("torch.version.cuda", "torch.version.hip") == (found["toolchain cuda"], found["toolchain rocm"])
+
+
 def test_a_library_may_be_absent_or_too_old(qscheme) -> None:
     assert ("reference", {"aiter_asm": ["library", "tuned", "tuned"], "aiter_triton": ["library"]}) == explained(
         qscheme, "--aiter", "none"

@@ -255,3 +255,25 @@ def test_a_kernel_that_is_wrong_with_two_versions_together_is_right_with_either_
 
     words = "needs torch v2.5.1 or later or triton v3.2 or later, for gemm (wrong; owner/project#1), found torch 2.5.0, triton 3.1"
     assert [words] * bad == reasons(needs, Facts.simulate("sm_90", torch=torch, triton=triton))
+
+
+@pytest.mark.parametrize(
+    ("n", "full", "words"),
+    [
+        (24, None, ["N of the whole layer a multiple of 48, found N = 24"]),
+        (24, 96, []),
+        (48, None, []),
+        (24, 72, ["N of the whole layer a multiple of 48, found N = 72"]),
+        (20, 60, ["N a multiple of 8, found N = 20 = 60 / 3", "N of the whole layer a multiple of 48, found N = 60"]),
+    ],
+)
+def test_a_condition_on_the_whole_layer_does_not_ask_about_its_shard(
+    n: int, full: int | None, words: list[str]
+) -> None:
+    found = reasons(Needs(n=8, full_n=48), Facts.simulate("gfx950"), LayerFacts(n=n, k=64, full_n=full))
+    assert [f"needs {text}" for text in words] == found
+
+
+def test_a_condition_on_k_of_the_whole_layer_is_one_on_k_and_not_on_n() -> None:
+    found = reasons(Needs(full_k=96), Facts.simulate("gfx950"), LayerFacts(n=96, k=32, full_n=96, full_k=64))
+    assert ["needs K of the whole layer a multiple of 96, found K = 64"] == found

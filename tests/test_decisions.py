@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections import Counter
@@ -25,6 +26,7 @@ from qscheme.tables import Tables, load, shipped_schemes
 
 if TYPE_CHECKING:
     from qscheme.compiler import ir
+    from qscheme.compiler.axes import Axis
     from qscheme.compiler.cubes import Cube
     from qscheme.types import Device, TunedTable
 
@@ -57,6 +59,7 @@ def explained(scheme: str, point: Point, tables: Tables) -> str | None:
     layer: Any = SimpleNamespace(
         scheme=scheme, weight=None, weight_scale=None, input_scale=None, bias=None, name="", out_dtype=FLOATS[point.output],
         out_features=point.n, in_features=point.k, logical_widths=[1, point.n - 1] if point.fused else None,
+        full_out_features=point.full_n, full_in_features=point.full_k,
     )  # fmt: skip
     return qscheme.explain(layer, facts, tables).chosen
 
@@ -88,7 +91,20 @@ def random_point(space: Space, draw: random.Random, inside: Cube) -> Point:
         ),
         switches={name: bool(values["switch", name]) for name in names["switch"]},
     )
-    return point._replace(k=4 * point.k) if point.k % 4 else point  # what any format can pack
+    point = point._replace(k=4 * point.k) if point.k % 4 else point  # what any format can pack
+    whole = {
+        axis.name: larger(axis, values["size", axis.name], point.size(axis.name))
+        for axis in space.axes
+        if "full" in axis.name
+    }
+    return point._replace(full_n=whole.get("full_n"), full_k=None if point.k % 32 else whole.get("full_k"))
+
+
+def larger(axis: Axis, size: object, least: int) -> int:
+    """A size of the same class that is no smaller than another."""
+    assert isinstance(size, int)
+    step = math.lcm(*axis.multiples)
+    return size + -(-max(least - size, 0) // step) * step
 
 
 def compare(catalogue: ir.Catalogue, tables: Tables, points: int) -> Counter[tuple[str, str | None]]:

@@ -17,7 +17,7 @@ from float64_layers import example, random_x
 from folders import compiled, edited, problems
 
 import qscheme
-from qscheme import Facts
+from qscheme import Facts, InvalidLayer, Unsupported
 from qscheme.compiler.emit import emit
 from qscheme.compiler.folder import read_folder
 from qscheme.compiler.resolve import resolve
@@ -152,6 +152,87 @@ def test_a_kernel_that_aims_at_another_fp8_maximum_is_reported() -> None:
         "gfx942": ["aiter_ck: aiter.per_group_quant_hip has max 240.0, the scheme's rule has 224.0"],
         "gfx950": [],
     } == told
+
+
+# --- shards and parts ----------------------------------------------------------------------------------------------
+
+
+def unloaded(scheme: str, n: int, k: int, **more: object) -> Any:
+    """A layer of which only the shape is known."""
+    sizes = {"out_features": n, "in_features": k, "out_dtype": torch.bfloat16, "name": "merged", **more}
+    return SimpleNamespace(scheme=scheme, weight=None, **sizes)
+
+
+def told(layer: Any, arch: str = "gfx942") -> set[str]:
+    """The reasons that every backend has in common, empty if one can run the layer."""
+    refused = qscheme.explain(layer, Facts.simulate(arch)).refused
+    every = [{reason.text for reason in refusal.reasons if reason.kind == "layer"} for refusal in refused]
+    return set.intersection(*every) if qscheme.explain(layer, Facts.simulate(arch)).chosen is None else set()
+
+
+PARTS: list[tuple[list[int], int | None, set[str]]] = [
+    ([256, 192], None, set()),
+    ([256, 192], 448, set()),
+    ([192, 256], None, {"needs parts that begin at multiples of 128 rows, as tiles of 128x128 have, found part 2 at 192"}),
+    ([128, 96], 448, {"needs N of each shard in part 2 a multiple of 128 rows, as tiles of 128x128 have, found N = 96 = 192 / 2"}),
+    ([128, 128], 512, set()),
+    ([64, 128], 384, {
+        "needs N of each shard in part 1 a multiple of 128 rows, as tiles of 128x128 have, "
+        "found N = 64 = 128 / 2; the whole 128 = 1 x 128 would do",
+    }),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("widths", "full", "expected"), PARTS)
+def test_parts_and_shards_of_parts_begin_a_tile_of_the_weights_scales(
+    widths: list[int], full: int | None, expected: set[str]
+) -> None:
+    layer = unloaded("fp8_block128", sum(widths), 256, logical_widths=widths, full_out_features=full)
+    assert expected == told(layer)
+
+
+@pytest.mark.parametrize(("widths", "full", "expected"), PARTS)
+def test_a_merged_layer_is_bound_only_where_its_parts_begin_a_tile(
+    widths: list[int], full: int | None, expected: set[str]
+) -> None:
+    layer = example("fp8_block128", sum(widths), 256).layer
+    layer.logical_widths, layer.full_out_features = widths, full
+    if expected:
+        with pytest.raises((InvalidLayer, Unsupported)):
+            qscheme.dispatch(layer, Facts.simulate("cpu"))
+    else:
+        assert (3, sum(widths)) == qscheme.dispatch(layer, Facts.simulate("cpu"))(random_x(3, 256)).shape
+
+
+def test_a_shard_is_refused_with_the_arithmetic_and_the_number_of_shards_that_would_do() -> None:
+    layer = unloaded("fp8_block128", 576, 7168, full_out_features=18432)
+    words = "as tiles of 128x128 have, found N = 576 = 18432 / 32; 16 shards of 1152 = 9 x 128 would do"
+    assert {f"needs N of each shard a multiple of 128 rows, {words}"} == told(layer)
+    assert set() == told(unloaded("fp8_block128", 1152, 7168, full_out_features=18432))
+    assert set() == told(unloaded("fp8_block128", 576, 2048)), "a whole layer may have a ragged last tile"
+    assert set() == told(unloaded("fp8_block128", 4544, 2048, full_out_features=4544))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "k", "full", "words"),
+    [
+        ("fp8_block128", 192, 1536, "128 columns, as tiles of 128x128 have, found K = 192 = 1536 / 8; 4 shards of 384 = 3 x 128"),
+        ("mxfp4", 48, 192, "32 columns, as tiles of 1x32 have, found K = 48 = 192 / 4; 2 shards of 96 = 3 x 32"),
+        ("mxfp4", 96, 192, None),
+        ("int8_ptpc", 7, 21, None),
+    ],
+)  # fmt: skip
+def test_shards_along_k_begin_a_tile_of_the_weights_scales(scheme: str, k: int, full: int, words: str | None) -> None:
+    expected = set() if words is None else {f"needs K of each shard a multiple of {words} would do"}
+    assert expected == told(unloaded(scheme, 512, k, full_in_features=full))
+
+
+def test_a_condition_of_a_kernel_tells_the_arithmetic_of_a_shard() -> None:
+    layer = unloaded("int8_ptpc", 36, 7168, full_out_features=4608)
+    (found,) = [r.reasons for r in qscheme.explain(layer, Facts.simulate("gfx942")).refused if r.backend == "aiter_ck"]
+    assert ["needs N a multiple of 16, found N = 36 = 4608 / 128; 32 shards of 144 = 9 x 16 would do"] == [
+        reason.text for reason in found
+    ]
 
 
 # --- numerics ------------------------------------------------------------------------------------------------------

@@ -161,6 +161,14 @@ def test_it_has_the_sizes_of_the_float_layer() -> None:
     assert (48, 96, (48, 48)) == (made.out_features, made.in_features, tuple(made.weight.shape))
 
 
+def test_it_keeps_the_sizes_of_the_layer_that_it_is_a_shard_of() -> None:
+    with pytest.raises(Unsupported, match=r"N of each shard a multiple of 128 rows.*found N = 48 = 192 / 4"):
+        quantize(float_layer(48, 128), "fp8_block128", full_out_features=192).bind(CPU)
+    with pytest.raises(Unsupported, match=r"K of each shard a multiple of 32 columns.*found K = 48 = 96 / 2"):
+        quantize(float_layer(48, 48), "mxfp4", full_in_features=96).bind(CPU)
+    assert "reference" == quantize(float_layer(48, 128), "fp8_block128", full_in_features=256).bind(CPU).backend
+
+
 @pytest.mark.parametrize("operand", ["weight", "weight_scale", "bias"])
 def test_a_tensor_that_is_set_is_the_one_that_is_used(operand: str) -> None:
     made, x = quantize(float_layer(), "int8_ptpc"), random_x(3, 96)

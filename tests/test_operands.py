@@ -64,6 +64,11 @@ def test_a_weight_that_is_missing_or_no_tensor_is_refused() -> None:
 def test_logical_sizes_that_the_weight_does_not_have_are_refused() -> None:
     refused("out_features: needs 1 to 64, which the weight has, found 65", "int8_ptpc", out_features=65)
     refused("in_features: needs 1 to 64, which the weight has, found 66", "mxfp4", in_features=66)
+
+
+def test_a_whole_layer_is_no_smaller_than_its_shard() -> None:
+    refused("full_out_features: needs at least the N = 64 of this shard, found 63", "int8_ptpc", full_out_features=63)
+    refused("full_in_features: needs at least the K = 64 of this shard, found 32", "int8_ptpc", full_in_features=32)
     refused("in_features: needs 1 to 64, which the weight has, found 0", "int8_ptpc", in_features=0)
     refused("in_features: needs an even K, as two codes share a byte, found 63", "mxfp4", in_features=63)
 

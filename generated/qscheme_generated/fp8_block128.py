@@ -66,9 +66,9 @@ def why_not_aiter_triton_preshuffle(facts: Facts, layer: LayerFacts) -> list[Rea
         reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_PRESHUFFLE)
     if layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
     if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if (untuned := facts.untuned(TRITON_A8W8_BLOCKSCALE_PRESHUFFLED, layer.n, layer.k, (1,))) is not None:
@@ -142,7 +142,7 @@ def why_not_aiter_triton_tuned(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx950", facts.arch))
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if (untuned := facts.untuned(TRITON_A8W8_BLOCKSCALE, layer.n, layer.k, (128,))) is not None:
@@ -229,9 +229,9 @@ def why_not_aiter_ck_preshuffle(facts: Facts, layer: LayerFacts) -> list[Reason]
         )
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE)
     if layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
     if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype != "bf16":
         reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
     if (untuned := facts.untuned(A8W8_BLOCKSCALE_BPRESHUFFLE, layer.n, layer.k, (1024, 8192))) is not None:
@@ -303,7 +303,7 @@ def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, GEMM_A8W8_BLOCKSCALE_CK)
     if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if not facts.on("aiter"):
@@ -368,7 +368,7 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if not facts.on("aiter"):
@@ -447,7 +447,7 @@ def why_not_aiter_triton_rdna4(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
     reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if (untuned := facts.untuned(TRITON_A8W8_BLOCKSCALE, layer.n, layer.k, (128,))) is not None:
@@ -526,9 +526,9 @@ def why_not_torch_scaled_mm(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "sm_90", facts.arch))
     reasons += facts.lacks(QUANTIZE, SCALED_MM_1X128)
     if layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
     if layer.k % 16 != 0:
-        reasons.append(Reason("layer", "K a multiple of 16", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 16", layer.found_k(16)))
     if facts.batch_invariant:
         reasons.append(Reason("switch", "switch batch_invariant off (the sums of scaled_mm_1x128 depend on M)", "on"))
     return reasons

@@ -46,7 +46,7 @@ def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
     reasons += facts.lacks(QUANTIZE, GEMM_A8W8_BLOCKSCALE_CK)
     if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if not facts.on("aiter"):
@@ -109,7 +109,7 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
     reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
-        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if not facts.on("aiter"):
@@ -172,9 +172,9 @@ def why_not_torch_scaled_mm(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "sm_90", facts.arch))
     reasons += facts.lacks(QUANTIZE, SCALED_MM_1X128)
     if layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
     if layer.k % 16 != 0:
-        reasons.append(Reason("layer", "K a multiple of 16", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 16", layer.found_k(16)))
     if facts.batch_invariant:
         reasons.append(Reason("switch", "switch batch_invariant off (the sums of scaled_mm_1x128 depend on M)", "on"))
     return reasons

@@ -48,9 +48,9 @@ def why_not_aiter_ck_preshuffle(facts: Facts, layer: LayerFacts) -> list[Reason]
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
     reasons += facts.lacks(PER_TOKEN_QUANT_HIP_FP8, GEMM_A8W8_BPRESHUFFLE)
     if layer.n % 64 != 0:
-        reasons.append(Reason("layer", "N a multiple of 64", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 64", layer.found_n(64)))
     if layer.k % 64 != 0:
-        reasons.append(Reason("layer", "K a multiple of 64", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 64", layer.found_k(64)))
     if layer.k < 192:
         reasons.append(Reason("layer", "K of at least 192", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -117,9 +117,9 @@ def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
     reasons += facts.lacks(PER_TOKEN_QUANT_HIP_FP8, GEMM_A8W8_CK)
     if layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
     if layer.k % 16 != 0:
-        reasons.append(Reason("layer", "K a multiple of 16", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 16", layer.found_k(16)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if (untuned := facts.untuned(A8W8, layer.n, layer.k, (1024, 8192))) is not None:
@@ -202,9 +202,9 @@ def why_not_torch_scaled_mm_rowwise(facts: Facts, layer: LayerFacts) -> list[Rea
     if layer.out_dtype != "bf16":
         reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
     if facts.device.vendor in ("amd", "nvidia") and layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16 on a device of amd or nvidia", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 16 on a device of amd or nvidia", layer.found_n(16)))
     if facts.device.vendor in ("amd", "nvidia") and layer.k % 16 != 0:
-        reasons.append(Reason("layer", "K a multiple of 16 on a device of amd or nvidia", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 16 on a device of amd or nvidia", layer.found_k(16)))
     if facts.batch_invariant:
         reasons.append(Reason("switch", "switch batch_invariant off (the sums of scaled_mm_rowwise depend on M)", "on"))
     return reasons
@@ -271,9 +271,9 @@ def why_not_aiter_ck_untuned(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
     reasons += facts.lacks(PER_TOKEN_QUANT_HIP_FP8, GEMM_A8W8_CK)
     if layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
     if layer.k % 16 != 0:
-        reasons.append(Reason("layer", "K a multiple of 16", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 16", layer.found_k(16)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if not facts.on("aiter"):

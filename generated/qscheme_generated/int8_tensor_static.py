@@ -35,9 +35,9 @@ def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
     reasons += facts.lacks(QUANTIZE, GEMM_A8W8_CK)
     if layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
     if layer.k % 16 != 0:
-        reasons.append(Reason("layer", "K a multiple of 16", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 16", layer.found_k(16)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if not facts.on("aiter"):
@@ -153,9 +153,9 @@ def why_not_torch_int_mm(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "a device with INT8 matrix units", facts.arch))
     reasons += facts.lacks(QUANTIZE, INT_MM)
     if facts.device.vendor in ("amd", "nvidia") and layer.n % 8 != 0:
-        reasons.append(Reason("layer", "N a multiple of 8 on a device of amd or nvidia", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 8 on a device of amd or nvidia", layer.found_n(8)))
     if facts.device.vendor in ("amd", "nvidia") and layer.k % 8 != 0:
-        reasons.append(Reason("layer", "K a multiple of 8 on a device of amd or nvidia", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 8 on a device of amd or nvidia", layer.found_k(8)))
     return reasons
 
 

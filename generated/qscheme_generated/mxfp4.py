@@ -59,9 +59,9 @@ def why_not_aiter_asm(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx950", facts.arch))
     reasons += facts.lacks(PER_1X32_F4_QUANT_HIP, GEMM_AFP4WFP4_PRESHUFFLE, GEMM_A4W4)
     if layer.n % 32 != 0:
-        reasons.append(Reason("layer", "N a multiple of 32", f"N = {layer.n}"))
+        reasons.append(Reason("layer", "N a multiple of 32", layer.found_n(32)))
     if layer.k % 256 != 0:
-        reasons.append(Reason("layer", "K a multiple of 256", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 256", layer.found_k(256)))
     if layer.out_dtype != "bf16":
         reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
     if (untuned := facts.untuned(A4W4_BLOCKSCALE, layer.n, layer.k, (1024, 8192))) is not None:
@@ -175,11 +175,11 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     reasons += facts.lacks(DYNAMIC_MXFP4_QUANT, GEMM_AFP4WFP4_ONE_SPLIT, GEMM_AFP4WFP4)
     if layer.k % 32 != 0:
-        reasons.append(Reason("layer", "K a multiple of 32", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 32", layer.found_k(32)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if facts.arch == "gfx950" and facts.older("aiter", "v0.1.12") and layer.k % 256 != 0:
-        reasons.append(Reason("layer", "K a multiple of 256 on gfx950 with aiter before v0.1.12", f"K = {layer.k}"))
+        reasons.append(Reason("layer", "K a multiple of 256 on gfx950 with aiter before v0.1.12", layer.found_k(256)))
     if not facts.on("aiter"):
         reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
     if not facts.on("aiter_linear"):

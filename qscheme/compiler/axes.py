@@ -78,6 +78,13 @@ class Point(NamedTuple):
     fused: bool
     tuned: frozenset[tuple[str, int]]
     switches: Mapping[str, bool]
+    full_n: int | None = None
+    full_k: int | None = None
+
+    def size(self, name: str) -> int:
+        """`n`, `k`, `full_n` or `full_k`; a layer that is no shard is the whole."""
+        sizes = {"n": self.n, "k": self.k, "full_n": self.full_n or self.n, "full_k": self.full_k or self.k}
+        return sizes[name]
 
 
 def axes_of(catalogues: Sequence[ir.Catalogue]) -> tuple[Axis, ...]:
@@ -92,6 +99,7 @@ def axes_of(catalogues: Sequence[ir.Catalogue]) -> tuple[Axis, ...]:
         *(Axis("library", name, tuple(_versions(name, catalogues))) for name in libraries),
         _sizes("n", [(need.n, *(row.n for row in need.where)) for need in needs], [need.min_n for need in needs]),
         _sizes("k", [(need.k, *(row.k for row in need.where)) for need in needs], [need.min_k for need in needs]),
+        *(axis for axis in (_whole("full_n", needs), _whole("full_k", needs)) if axis.multiples),
         Axis("output", "output", OUTPUTS),
         Axis("fused", "fused", (1, 0)),
         *(Axis("tuned", f"{table} {rows[0]}", (1, 0), rows=rows) for table, rows in _tuned(needs)),
@@ -115,7 +123,7 @@ def place_of(axis: Axis, point: Point) -> int:
             ]
             return max(older, default=next(at for at, known in enumerate(axis.values) if known is not None))
         case "size":
-            size = point.n if axis.name == "n" else point.k
+            size = point.size(axis.name)
             value = next(known for known in axis.values if isinstance(known, int) and _alike(known, size, axis))
         case "output":
             value = point.output
@@ -168,6 +176,11 @@ def _tuned(needs: Iterable[ir.Needs]) -> Iterator[tuple[str, tuple[int, ...]]]:
         together.setdefault((table, tuple(m in every for named, every in asked if named == table)), []).append(m)
     for (table, _), rows in together.items():
         yield table, tuple(rows)
+
+
+def _whole(name: Literal["full_n", "full_k"], needs: Iterable[ir.Needs]) -> Axis:
+    """The axis of a size of the whole layer, which counts where a condition asks for it."""
+    return _sizes(name, [(need.full_n if name == "full_n" else need.full_k,) for need in needs], [])
 
 
 def _sizes(name: str, multiples: Iterable[Iterable[int | None]], minima: Iterable[int | None]) -> Axis:

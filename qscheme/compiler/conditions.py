@@ -64,13 +64,19 @@ def _int8(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
 
 def _multiple_of(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
     yield from _multiples("", needs.n, needs.k, "")
+    for name, multiple in (("n", needs.full_n), ("k", needs.full_k)):
+        if multiple is not None:
+            words = f"{name.upper()} of the whole layer a multiple of {multiple}"
+            found = f'f"{name.upper()} = {{layer.whole_{name}}}"'
+            yield Check("layer", f"layer.whole_{name} % {multiple} != 0", words, found, words)
 
 
 def _minimum(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
     for name, least in (("n", needs.min_n), ("k", needs.min_k)):
         if least is not None:
             words = f"{name.upper()} of at least {least}"
-            yield Check("layer", f"layer.{name} < {least}", words, _shown(name), words)
+            found = f'f"{name.upper()} = {{layer.{name}}}"'
+            yield Check("layer", f"layer.{name} < {least}", words, found, words)
 
 
 def _one_scale(needs: Needs, switches: Mapping[str, Switch]) -> Iterator[Check]:
@@ -148,7 +154,8 @@ def _multiples(scope: str, n: int | None, k: int | None, where: str) -> Iterator
     for name, multiple in (("n", n), ("k", k)):
         if multiple is not None:
             words = f"{name.upper()} a multiple of {multiple}{where}"
-            yield Check("layer", f"{scope}layer.{name} % {multiple} != 0", words, _shown(name), words)
+            found = f"layer.found_{name}({multiple})"
+            yield Check("layer", f"{scope}layer.{name} % {multiple} != 0", words, found, words)
 
 
 def _not_in(fact: str, words: tuple[str, ...]) -> str:
@@ -157,10 +164,6 @@ def _not_in(fact: str, words: tuple[str, ...]) -> str:
 
 def _in(fact: str, words: tuple[str, ...]) -> str:
     return f"{fact} == {words[0]!r}" if len(words) == 1 else f"{fact} in {words!r}"
-
-
-def _shown(name: str) -> str:
-    return f'f"{name.upper()} = {{layer.{name}}}"'
 
 
 def _scope(where: WhereNeed) -> tuple[str, str]:
@@ -178,7 +181,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(
         "known_bad", "environment", "no kernel is known to be wrong on the architecture with these versions", _known_bad
     ),
-    Condition("multiple_of", "layer", "N and K are multiples", _multiple_of),
+    Condition("multiple_of", "layer", "N and K are multiples, of this shard or of the whole layer", _multiple_of),
     Condition("minimum", "layer", "N and K are large enough", _minimum),
     Condition("one_scale", "weights", "the layer has one weight scale, not one for each part", _one_scale),
     Condition("output", "layer", "the kernel writes the layer's output dtype", _output),

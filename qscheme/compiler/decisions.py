@@ -59,7 +59,8 @@ class Space:
         """The points where nothing speaks against a backend, without a point in common."""
         needs = backend.needs
         bounds = [self._on(catalogue, backend), *self._offered(catalogue, backend)]
-        bounds += [self._size(name, number) for name, number in (("n", needs.n), ("k", needs.k)) if number]
+        multiples = {"n": needs.n, "k": needs.k, "full_n": needs.full_n, "full_k": needs.full_k}
+        bounds += [self._size(name, number) for name, number in multiples.items() if number]
         for name, least in (("n", needs.min_n), ("k", needs.min_k)):
             if least is not None:
                 bounds.append(self._size(name, least=least))
@@ -173,9 +174,12 @@ def _before(release: str) -> Callable[[Value], bool]:
 
 def _inside(one: ir.VersionRange) -> Callable[[Value], bool]:
     """Whether a version is in a range; an absent library or tool is in none."""
-    early = (lambda _: False) if one.since is None else _before(one.since)
-    in_time = (lambda _: True) if one.before is None else _before(one.before)
-    return lambda version: isinstance(version, str) and not early(version) and in_time(version)
+
+    def inside(version: Value) -> bool:
+        early = one.since is not None and _before(one.since)(version)
+        return isinstance(version, str) and not early and (one.before is None or _before(one.before)(version))
+
+    return inside
 
 
 class _Anything:

@@ -81,7 +81,10 @@ class WhereNeed:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Everything that must hold for one backend: its own needs and those of its kernels, merged."""
+    """Everything that must hold for one backend: its own needs and those of its kernels, merged.
+
+    n, k: what the N and K of this shard are multiples of; full_n, full_k: those of the whole layer.
+    """
 
     arch: tuple[str, ...] | None = None
     vendor: tuple[str, ...] | None = None
@@ -100,6 +103,8 @@ class Needs:
     varies_with_m: tuple[str, ...] = ()
     versions: tuple[VersionRange, ...] = ()
     known_bad: tuple[KnownBad, ...] = ()
+    full_n: int | None = None
+    full_k: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,7 @@ class Space:
                 if row.before and not self.releases.older(row.library, row.before) >> version & 1:
                     continue
             n, k = math.lcm(n, row.n or 1), math.lcm(k, row.k or 1)
-        words = _atoms(needs, self.scheme)
+        words = [*_atoms(needs, self.scheme), *implied(self.atoms, n, k)]
         atoms = sum(1 << bit for bit, word in enumerate(self.atoms) if word in words)
         outputs = sum(1 << bit for bit, word in enumerate(OUTPUTS) if word in (needs.output or OUTPUTS))
         return Box(atoms, outputs, n, k, needs.min_n or 1, needs.min_k or 1)
@@ -254,7 +254,18 @@ def _atoms(needs: ir.Needs, scheme: ir.Scheme) -> list[str]:
     words = [f"switch {name}" for name in needs.switches]
     words += [f"{row.table} tuned for M {m}" for row in needs.tuned for m in row.every]
     words += [_VARIES] if needs.varies_with_m else []
+    multiples = (("N", needs.full_n), ("K", needs.full_k))
+    words += [f"whole {name} a multiple of {multiple}" for name, multiple in multiples if multiple]
     return [*words, _ONE_SCALE] if needs.one_scale and scheme.weight.granularity == "per_tensor" else words
+
+
+def implied(atoms: Iterable[str], n: int, k: int) -> Iterator[str]:
+    """The facts about a whole layer that hold where its shards are multiples of these numbers."""
+    for word in atoms:
+        if word.startswith("whole "):
+            number = int(word.rpartition(" ")[2])
+            if (n if word.startswith("whole N") else k) % number == 0:
+                yield word
 
 
 def _applies(row: ir.WhereNeed, device: Device) -> bool:

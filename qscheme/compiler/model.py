@@ -36,6 +36,13 @@ class MultipleOf(Filled):
     k: Multiple | None = Field(default=None, description="K, the number of input features")
 
 
+class LayerMultipleOf(MultipleOf):
+    """Dimensions that must be multiples of a number; those of this shard unless they say `full`."""
+
+    full_n: Multiple | None = Field(default=None, description="the N of the whole layer, of which this may be a shard")
+    full_k: Multiple | None = Field(default=None, description="the K of the whole layer")
+
+
 class Minimum(Filled):
     """The smallest dimensions."""
 
@@ -84,7 +91,7 @@ class Needs(Filled):
     int8: Holds | None = Field(default=None, description="the device has INT8 matrix units")
     one_scale: Holds | None = Field(default=None, description="the layer has one weight scale, not one for each part")
     versions: Versions | None = Field(default=None, description="what the toolchain and libraries must be")
-    multiple_of: MultipleOf | None = Field(default=None, description="what N and K must be multiples of")
+    multiple_of: LayerMultipleOf | None = Field(default=None, description="what N and K must be multiples of")
     minimum: Minimum | None = Field(default=None, description="the smallest N and K")
     tuned: tuple[TunedRow, ...] = Field(default=(), min_length=1, description="tables that must have the shape")
     switches: tuple[Word, ...] = Field(

@@ -43,6 +43,8 @@ def merged_needs(
         one_scale=any(need.one_scale for need in needs) or None,
         n=_folded([need.multiple_of.n for need in needs if need.multiple_of], math.lcm),
         k=_folded([need.multiple_of.k for need in needs if need.multiple_of], math.lcm),
+        full_n=_folded([need.multiple_of.full_n for need in needs if need.multiple_of], math.lcm),
+        full_k=_folded([need.multiple_of.full_k for need in needs if need.multiple_of], math.lcm),
         min_n=_folded([need.minimum.n for need in needs if need.minimum], max),
         min_k=_folded([need.minimum.k for need in needs if need.minimum], max),
         output=intersection([call.gemm.output for call in calls]) or (),
