@@ -246,6 +246,31 @@ def explain(
 
 
 @app.command()
+def check(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Files, or the folder of a library's package.", metavar="TABLE...")
+    ],
+    table: Annotated[
+        str | None, typer.Option("--table", help="The tuned table they belong to; told by their names if absent.")
+    ] = None,
+    tables: TablesName = None,
+    as_json: Json = False,
+) -> None:
+    """Find rows of tuned tables that cannot be right: a tile beyond K, a split that does not divide, a shape twice."""
+    from qscheme.legality import files_of, illegal_rows
+
+    known = _tables(tables).tuned
+    files = [found for path in paths for found in files_of(path, known, table)]
+    count, illegal = illegal_rows(files)
+    if as_json:
+        _print_json({"files": len(files), "rows": count, "illegal": [one._asdict() for one in illegal]})
+    else:
+        print(*illegal, f"{len(illegal)} mistakes in {count} rows of {len(files)} files", sep="\n")
+    if illegal:
+        raise typer.Exit(1)
+
+
+@app.command()
 def verify(
     schemes: Annotated[
         Path | None, typer.Option("--schemes", help="Folder of scheme files; here or shipped.", metavar="DIR")

@@ -82,6 +82,18 @@ class BindFailed(QschemeError):
         )
 
 
+class SelfTestFailed(QschemeError):
+    """A bound function differs from the reference by more than rounding; names the number of rows and the error."""
+
+    def __init__(self, layer: str, backend: str, rows: int, error: float, limit: float) -> None:
+        self.layer, self.backend, self.rows, self.error = layer, backend, rows, error
+        super().__init__(
+            f"layer {layer or '(unnamed)'}: the self-test of backend {backend} needs a relative error of at most "
+            f"{limit:.2g} to the reference, found {error:.3g} for M = {rows}; "
+            f"pass disabled=({backend!r},) to choose without it, and report it as a known-bad kernel"
+        )
+
+
 class Disagreement(QschemeError):
     """Ranks of a group have different decisions; names each layer, what differs and on which ranks."""
 

@@ -81,9 +81,16 @@ class Linear(nn.Module):
         self._bound: Bound | None = None
         vars(nn.Module)["register_load_state_dict_post_hook"](self, _unbind)
 
-    def bind(self, facts: Facts | None = None, *, backend: str | None = None, disabled: Collection[str] = ()) -> Bound:
+    def bind(
+        self,
+        facts: Facts | None = None,
+        *,
+        backend: str | None = None,
+        disabled: Collection[str] = (),
+        self_test: bool = False,
+    ) -> Bound:
         """Bind now, with the arguments of `qscheme.dispatch`, and use the result from here on."""
-        self._bound = dispatch(self, facts, self._tables, backend, disabled)
+        self._bound = dispatch(self, facts, self._tables, backend, disabled, self_test=self_test)
         return self._bound
 
     def forward(self, x: Tensor, x_scale: Tensor | None = None) -> Tensor:

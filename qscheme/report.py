@@ -104,6 +104,7 @@ def decision_data(facts: Facts, decision: Decision) -> dict[str, object]:
         ],
         "mismatches": [{**mismatch._asdict(), "text": mismatch.text} for mismatch in decision.mismatches],
         "assumed": list(decision.assumed),
+        "rests_on": list(decision.rests_on),
     }
 
 
@@ -178,6 +179,8 @@ def print_decision(facts: Facts, decision: Decision) -> None:
             print(f"    [{reason.kind}] {reason.text}")
     for mismatch in decision.mismatches:
         print(f"  numerics: {mismatch.text}")
+    for row in decision.rests_on:
+        print(f"  rests on: {row}")
     for assumed in decision.assumed:
         print(f"  assumed: {assumed}")
 

@@ -11,6 +11,7 @@ from qscheme.binding import Bound, bind, calls_of
 from qscheme.errors import UnknownBackend, UnknownFact, Unsupported
 from qscheme.facts import Facts
 from qscheme.operands import layer_facts, operands_of
+from qscheme.self_test import self_test as compare
 from qscheme.tables import Tables, load
 from qscheme.tiles import tile
 from qscheme.types import REASON_ORDER, Decision, Mismatch, Reason, Refusal, shard_text
@@ -36,15 +37,17 @@ def dispatch(
     disabled: Collection[str] = (),
     *,
     consume: bool = False,
+    self_test: bool = False,
 ) -> Bound:
     """Bind a layer to the first backend of its scheme that nothing speaks against.
 
     layer: any object with the attributes of `qscheme.types.Layer`. facts: the machine to decide for, this one if None;
     given facts are believed. tables: a generated package, its name, or None for the shipped one. backend: the only
     backend to consider. disabled: backends not to consider. consume: release the layer's own tensors once they are
-    in the backend's layout, so that both never stand side by side for longer than one layer.
+    in the backend's layout, so that both never stand side by side for longer than one layer. self_test: run the bound
+    function and the scheme's backend `reference` on a few rows and compare, see `qscheme.self_test`.
 
-    Raises UnknownScheme, UnknownBackend, InvalidLayer, Unsupported (with every reason) or BindFailed.
+    Raises UnknownScheme, UnknownBackend, InvalidLayer, Unsupported (with every reason), BindFailed or SelfTestFailed.
     """
     found, scheme = _scheme(layer, tables)
     about = layer_facts(layer, scheme)
@@ -57,6 +60,12 @@ def dispatch(
     if choice.backend.on_use == "warn":
         _warn_once(choice, operands.name)
     bound = bind(scheme, choice.backend, known, operands, about, decision)
+    if self_test:
+        reference = _decide(found, scheme, known, about, "reference", ())
+        if reference.backend is None:
+            raise Unsupported(reference.decision._replace(layer=operands.name))
+        expected = bind(scheme, reference.backend, known, operands, about, reference.decision)
+        compare(bound, expected, scheme, choice.backend, operands, about)
     if consume:
         _release(layer, bound)
     return bound
@@ -145,6 +154,7 @@ def _decide(
             mismatches=tuple(_mismatches(scheme, candidate, calls, facts)),
             rotates_input=layer.rotation is not None,
             traits=(*_traits(scheme, candidate, facts), *_layer_traits(layer)),
+            rests_on=tuple(_rests_on(candidate, facts, layer)),
         )
         return _Choice(decision, candidate, decision.text())
     traits = (*_operand_traits(scheme), *_layer_traits(layer))
@@ -201,6 +211,14 @@ def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts, misfits: t
     if reasons and reasons[0].kind == "hardware":
         return [reason for reason in reasons if reason.kind not in ("tuned", "switch")]
     return reasons
+
+
+def _rests_on(backend: Backend, facts: types.Facts, layer: LayerFacts) -> Iterator[str]:
+    source = facts.origins.get("tuned")
+    for table, every in backend.tuned:
+        rows = ", ".join(map(str, every))
+        words = f"tuned table {table.name}: N = {layer.n}, K = {layer.k}, M = {rows} on {facts.arch}"
+        yield f"{words} ({source})" if source else words
 
 
 def _misfits(scheme: Scheme, layer: LayerFacts) -> Iterator[Reason]:

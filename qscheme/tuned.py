@@ -22,12 +22,14 @@ _Row = tuple[str | None, int, int, int, int]
 _Simulated = tuple[str, str, int | None, int, int, int]
 """table, architecture, compute units (None for any), M, N, K."""
 
-_COLUMNS = ("cu_num", "M", "N", "K")
+COLUMNS = ("cu_num", "M", "N", "K")
+"""The columns of a CSV file that say for which machine and shape a row is."""
+
 _HEADER = ("table", "arch", "cu_num", "M", "N", "K")
-_NOTHING: tuple[int, list[str]] = (1, [])
+NOTHING: tuple[int, list[str]] = (1, [])
 
 
-class _UnreadableError(Exception):
+class UnreadableError(Exception):
     """A file that cannot be read as a table; the text says where and why."""
 
 
@@ -131,7 +133,7 @@ class TunedFiles:
         if rows is None:
             try:
                 rows = frozenset(row for path in self._files(table) for row in _rows(path))
-            except _UnreadableError as problem:
+            except UnreadableError as problem:
                 rows = str(problem)
             rows = self._rows.setdefault(table.name, rows)
         if isinstance(rows, str):
@@ -147,11 +149,11 @@ class TunedFiles:
         if override:
             paths = [Path(part) for part in override.split(os.pathsep) if Path(part).is_file()]
             if not paths:
-                raise _UnreadableError(f"{table.variable}={override}, which is no file")
+                raise UnreadableError(f"{table.variable}={override}, which is no file")
             return paths
         paths = [path for pattern in table.files for path in sorted(self.root.glob(pattern)) if path.is_file()]
         if not paths:
-            raise _UnreadableError(f"no file {' or '.join(table.files)} in the installed {table.library}")
+            raise UnreadableError(f"no file {' or '.join(table.files)} in the installed {table.library}")
         return list(dict.fromkeys(paths))
 
     def _json(self, table: TunedTable, device: Device, n: int, k: int, every: tuple[int, ...]) -> str | None:
@@ -206,7 +208,7 @@ def read_tuned(path: str | Path, known: Iterable[str] | None = None) -> TunedRow
                 problems.append(f"{path}:{line}: {found}")
             else:
                 rows.add(found)
-    except _UnreadableError as problem:
+    except UnreadableError as problem:
         problems.append(str(problem))
     if problems:
         raise QschemeError("\n".join(problems))
@@ -215,10 +217,10 @@ def read_tuned(path: str | Path, known: Iterable[str] | None = None) -> TunedRow
 
 def _under(path: Path, header: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
     """The lines of a CSV file after its header, which must be this one."""
-    lines = _lines(path)
-    line, found = next(lines, _NOTHING)
+    lines = lines_of(path)
+    line, found = next(lines, NOTHING)
     if tuple(found) != header:
-        raise _UnreadableError(
+        raise UnreadableError(
             f"{path}:{line}: needs the header {','.join(header)}, found {','.join(found) or 'nothing'}"
         )
     yield from lines
@@ -234,32 +236,32 @@ def _simulated(cells: list[str], names: frozenset[str] | None) -> _Simulated | s
     if not arch:
         return "arch needs the name of an architecture, found nothing"
     try:
-        m, n, k = (_number(name, text) for name, text in zip("MNK", shape, strict=True))
-        return table, arch.partition(":")[0], _number("cu_num", units) if units else None, m, n, k
+        m, n, k = (positive(name, text) for name, text in zip("MNK", shape, strict=True))
+        return table, arch.partition(":")[0], positive("cu_num", units) if units else None, m, n, k
     except ValueError as problem:
         return str(problem)
 
 
 def _rows(path: Path) -> Iterator[_Row]:
     """The rows of one CSV file of a kernel library."""
-    lines = _lines(path)
-    line, header = next(lines, _NOTHING)
-    absent = [name for name in _COLUMNS if name not in header]
+    lines = lines_of(path)
+    line, header = next(lines, NOTHING)
+    absent = [name for name in COLUMNS if name not in header]
     if absent:
-        raise _UnreadableError(f"{path}:{line}: needs the column {absent[0]}, found {', '.join(header) or 'nothing'}")
-    places = [header.index(name) for name in _COLUMNS]
+        raise UnreadableError(f"{path}:{line}: needs the column {absent[0]}, found {', '.join(header) or 'nothing'}")
+    places = [header.index(name) for name in COLUMNS]
     arch = header.index("gfx") if "gfx" in header else None
     for line, cells in lines:
         if len(cells) != len(header):
-            raise _UnreadableError(f"{path}:{line}: needs {len(header)} cells, found {len(cells)}")
+            raise UnreadableError(f"{path}:{line}: needs {len(header)} cells, found {len(cells)}")
         try:
-            units, m, n, k = (_number(name, cells[place]) for name, place in zip(_COLUMNS, places, strict=True))
+            units, m, n, k = (positive(name, cells[place]) for name, place in zip(COLUMNS, places, strict=True))
         except ValueError as problem:
-            raise _UnreadableError(f"{path}:{line}: {problem}") from None
+            raise UnreadableError(f"{path}:{line}: {problem}") from None
         yield (None if arch is None else cells[arch], units, m, n, k)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines of a CSV file that say something, each with its number from 1 and its cells trimmed."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -269,10 +271,10 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if any(trimmed) and not trimmed[0].startswith("#"):
                     yield reader.line_num, trimmed
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise _UnreadableError(f"{path}: cannot be read: {problem}") from problem
+        raise UnreadableError(f"{path}: cannot be read: {problem}") from problem
 
 
-def _number(name: str, text: str) -> int:
+def positive(name: str, text: str) -> int:
     """A positive whole number; spreadsheets and data frames may have written it as 16.0."""
     whole = text.removesuffix(".0")
     if not (whole.isascii() and whole.isdigit() and int(whole) > 0):

@@ -195,6 +195,11 @@ class TunedTable(NamedTuple):
     files: paths relative to the library's package, tried in order; CSV ones may hold `*`, JSON ones may hold `{arch}`,
     `{product}`, `{n}` and `{k}`. variable: the environment variable that replaces the CSV files. products: the
     marketing names that old file names use instead of architectures. The K of a row is the logical K.
+
+    What `qscheme check` asks of rows: key: further columns that tell the rows of a shape apart. kernels: patterns of
+    the names of kernels, `{k}` standing for the tile along K, each with `log2` where a row's split is the logarithm of
+    the number of slices. entries: the entries of a JSON configuration that are the tile along K (`k`) and the number of
+    slices (`splits`).
     """
 
     name: str
@@ -203,6 +208,9 @@ class TunedTable(NamedTuple):
     files: tuple[str, ...]
     variable: str | None = None
     products: tuple[tuple[str, str], ...] = ()
+    key: tuple[str, ...] = ()
+    kernels: tuple[tuple[str, str | None], ...] = ()
+    entries: tuple[tuple[str, str], ...] = ()
 
 
 class Offers(Protocol):
@@ -455,7 +463,8 @@ class Backend:
     why_not: every condition that does not hold. prepare: the layer's tensors in this backend's layout.
     bind: (operands, prepared, facts, *kernels) -> the function over rows and the one over quantized rows.
     kernels: what bind is given, in order; those of the quantizers are listed in `quantizers` too.
-    inputs: dtypes of x that the quantizer takes; empty for any floating dtype. fp8: whether its FP8 operands are in
+    inputs: dtypes of x that the quantizer takes; empty for any floating dtype. tuned: the tables in which N and K have
+    a row for every M of a list. fp8: whether its FP8 operands are in
     the device's flavour of E4M3 or in the checkpoint's, E4M3FN.
     """
 
@@ -469,6 +478,7 @@ class Backend:
     inputs: tuple[str, ...] = ()
     fp8: Literal["device", "checkpoint"] = "device"
     on_use: OnUse = "quiet"
+    tuned: tuple[tuple[TunedTable, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -507,6 +517,7 @@ class Decision(NamedTuple):
     """Which backend runs a layer, why the others do not, and what differs from the scheme's numerics.
 
     traits: (name, words) pairs of all that the layouts and the results of the bound function depend on.
+    rests_on: the rows of tuned tables without which the backend would not have been chosen.
     """
 
     scheme: str
@@ -518,6 +529,7 @@ class Decision(NamedTuple):
     assumed: tuple[str, ...] = ()
     rotates_input: bool = False
     traits: tuple[tuple[str, str], ...] = ()
+    rests_on: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:

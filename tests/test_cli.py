@@ -361,6 +361,30 @@ def test_versions_of_the_toolchain_are_given_to_explain(qscheme) -> None:
     assert "it needs --arch beside it" in qscheme("explain", "mxfp4", "-n", "64", "-k", "64", "--rocm", "7.2").err
 
 
+def test_check_fails_with_the_row_that_cannot_be_right(qscheme, tmp_path: Path) -> None:
+    table = tmp_path / "a8w8_tuned_gemm.csv"
+    rows = ["cu_num,M,N,K,kernelId,splitK,us,kernelName"]
+    rows += [f"256,{m},512,1024,3,0,9.5,a8w8_rowwise_256x16x64x{k}_16x16_v3" for m, k in ((1, 512), (2, 2048))]
+    table.write_text("\n".join(rows))
+    words = f"{table}:3: a tile of 2048 along K is longer than K = 1024"
+    assert (1, f"{words}\n1 mistakes in 2 rows of 1 files\n", "") == qscheme("check", table)
+    illegal = {"table": "a8w8", "place": f"{table}:3", "message": words.partition(": ")[2]}
+    assert {"files": 1, "rows": 2, "illegal": [illegal]} == json.loads(qscheme("check", table, "--json").out)
+    table.write_text("\n".join(rows[:2]))
+    assert (0, "0 mistakes in 1 rows of 1 files\n", "") == qscheme("check", table)
+    assert 2 == qscheme("check", tmp_path / "absent.csv").code
+
+
+def test_explain_names_the_rows_that_a_decision_rests_on(qscheme) -> None:
+    words = [
+        "tuned table a4w4_blockscale: N = 7168, K = 2048, M = 1024, 8192 on gfx950 (given)",
+        "tuned table triton_afp4wfp4_preshuffled: N = 7168, K = 2048, M = 128 on gfx950 (given)",
+    ]
+    assert words == json.loads(qscheme(*EXPLAIN, "--tuned", "all", "--json").out)["rests_on"]
+    assert all(f"  rests on: {row}\n" in qscheme(*EXPLAIN, "--tuned", "all").out for row in words)
+    assert [] == json.loads(qscheme(*EXPLAIN, "--json").out)["rests_on"]
+
+
 def test_the_doctor_shows_the_toolchain_and_where_it_was_found(qscheme) -> None:
     lines = qscheme("doctor", "--device", "cpu").out.splitlines()
     found = {line.split("  ")[0]: line.split()[-1] for line in lines if line.startswith("toolchain")}

@@ -683,6 +683,7 @@ SCHEME: Final = Scheme(
                 ),
             ),
             inputs=("bf16", "fp16"),
+            tuned=((TRITON_A8W8_BLOCKSCALE_PRESHUFFLED, (1,)),),
         ),
         Backend(
             name="aiter_triton_tuned",
@@ -705,6 +706,7 @@ SCHEME: Final = Scheme(
                 Call(when="always", quantize="aiter.per_group_quant_hip", gemm="aiter.triton_gemm_a8w8_blockscale"),
             ),
             inputs=("bf16", "fp16"),
+            tuned=((TRITON_A8W8_BLOCKSCALE, (128,)),),
         ),
         Backend(
             name="aiter_ck_preshuffle",
@@ -725,6 +727,7 @@ SCHEME: Final = Scheme(
                 ),
             ),
             inputs=("bf16", "fp16"),
+            tuned=((A8W8_BLOCKSCALE_BPRESHUFFLE, (1024, 8192)),),
         ),
         Backend(
             name="aiter_ck",
@@ -781,6 +784,7 @@ SCHEME: Final = Scheme(
                 ),
                 Call(when="always", quantize="reference.quantize", gemm="aiter.triton_gemm_a8w8_blockscale"),
             ),
+            tuned=((TRITON_A8W8_BLOCKSCALE, (128,)),),
         ),
         Backend(
             name="torch_scaled_mm",

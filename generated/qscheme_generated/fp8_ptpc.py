@@ -475,6 +475,7 @@ SCHEME: Final = Scheme(
                 ),
             ),
             inputs=("bf16", "fp16"),
+            tuned=((A8W8_BPRESHUFFLE, (1024, 8192)),),
         ),
         Backend(
             name="aiter_ck",
@@ -495,6 +496,7 @@ SCHEME: Final = Scheme(
                 ),
             ),
             inputs=("bf16", "fp16"),
+            tuned=((A8W8, (1024, 8192)),),
         ),
         Backend(
             name="torch_scaled_mm_rowwise",

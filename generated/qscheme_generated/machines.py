@@ -16,6 +16,7 @@ A4W4_BLOCKSCALE: Final = TunedTable(
     kind="csv",
     files=("configs/a4w4_blockscale_tuned_gemm.csv", "configs/model_configs/*a4w4_blockscale_tuned_gemm*.csv"),
     variable="AITER_CONFIG_GEMM_A4W4",
+    kernels=(("a4w4_blockscale_*x*x*x{k}_*", "log2"), ("_ZN5aiter*", None)),
 )
 A8W8: Final = TunedTable(
     name="a8w8",
@@ -23,6 +24,7 @@ A8W8: Final = TunedTable(
     kind="csv",
     files=("configs/a8w8_tuned_gemm.csv", "configs/model_configs/*a8w8_tuned_gemm*.csv"),
     variable="AITER_CONFIG_GEMM_A8W8",
+    kernels=(("a8w8_rowwise_*x*x*x{k}_*", "log2"), ("_ZN5aiter*", None)),
 )
 A8W8_BLOCKSCALE_BPRESHUFFLE: Final = TunedTable(
     name="a8w8_blockscale_bpreshuffle",
@@ -33,6 +35,14 @@ A8W8_BLOCKSCALE_BPRESHUFFLE: Final = TunedTable(
         "configs/model_configs/*a8w8_blockscale_bpreshuffle_tuned_gemm*.csv",
     ),
     variable="AITER_CONFIG_GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE",
+    kernels=(
+        ("a8w8_blockscale_bpreshuffle_1x128x128_*x*x*x{k}_*", "log2"),
+        ("a8w8_blockscale_cktile_*x*x{k}_*", "log2"),
+        ("flydsl_*", None),
+        ("opus_gemm_*", None),
+        ("triton", None),
+        ("_ZN5aiter*", None),
+    ),
 )
 A8W8_BPRESHUFFLE: Final = TunedTable(
     name="a8w8_bpreshuffle",
@@ -40,6 +50,13 @@ A8W8_BPRESHUFFLE: Final = TunedTable(
     kind="csv",
     files=("configs/a8w8_bpreshuffle_tuned_gemm.csv", "configs/model_configs/*a8w8_bpreshuffle_tuned_gemm*.csv"),
     variable="AITER_CONFIG_GEMM_A8W8_BPRESHUFFLE",
+    key=("q_dtype_w",),
+    kernels=(
+        ("a8w8_bpreshuffle_cktile_*_*x*x{k}_*", "log2"),
+        ("a8w8_bpreshuffle_*x*x*x{k}_*", "log2"),
+        ("flydsl_*", None),
+        ("_ZN5aiter*", None),
+    ),
 )
 TRITON_A8W8_BLOCKSCALE: Final = TunedTable(
     name="triton_a8w8_blockscale",
@@ -52,6 +69,7 @@ TRITON_A8W8_BLOCKSCALE: Final = TunedTable(
         "ops/triton/configs/gemm/{product}-GEMM-A8W8_BLOCKSCALE-N={n}-K={k}.json",
     ),
     products=(("gfx950", "MI350X"),),
+    entries=(("k", "BLOCK_SIZE_K"), ("splits", "NUM_KSPLIT")),
 )
 TRITON_A8W8_BLOCKSCALE_PRESHUFFLED: Final = TunedTable(
     name="triton_a8w8_blockscale_preshuffled",
@@ -63,6 +81,7 @@ TRITON_A8W8_BLOCKSCALE_PRESHUFFLED: Final = TunedTable(
         "ops/triton/configs/{arch}/triton/gemm/gemm_a8w8_blockscale_preshuffled/GEMM-A8W8_BLOCKSCALE_PRESHUFFLED-N={n}-K={k}.json",
         "ops/triton/configs/gemm/{arch}-GEMM-A8W8_BLOCKSCALE_PRESHUFFLED-N={n}-K={k}.json",
     ),
+    entries=(("k", "BLOCK_SIZE_K"), ("splits", "NUM_KSPLIT")),
 )
 TRITON_AFP4WFP4_PRESHUFFLED: Final = TunedTable(
     name="triton_afp4wfp4_preshuffled",
@@ -75,6 +94,7 @@ TRITON_AFP4WFP4_PRESHUFFLED: Final = TunedTable(
         "ops/triton/configs/gemm/{product}-GEMM-AFP4WFP4_PRESHUFFLED-N={n}-K={k}.json",
     ),
     products=(("gfx950", "MI350X"),),
+    entries=(("k", "BLOCK_SIZE_K"), ("splits", "NUM_KSPLIT")),
 )
 DEVICES: Final[Mapping[str, Device]] = {
     "cpu": Device(arch="cpu", vendor="cpu", family="cpu", fp8=None, mx=False, int8=True, wave=1),

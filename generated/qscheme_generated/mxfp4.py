@@ -341,6 +341,10 @@ SCHEME: Final = Scheme(
                 ),
             ),
             inputs=("bf16", "fp16"),
+            tuned=(
+                (A4W4_BLOCKSCALE, (1024, 8192)),
+                (TRITON_AFP4WFP4_PRESHUFFLED, (128,)),
+            ),
         ),
         Backend(
             name="aiter_triton",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from packaging.version import Version
 
 from qscheme.compiler.kernel_text import forms_of
-from qscheme.compiler.needs import limits_in, ranges_in
+from qscheme.compiler.versions import limits_in, ranges_in
 from qscheme.releases import parsed
 
 if TYPE_CHECKING:

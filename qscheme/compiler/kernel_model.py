@@ -199,6 +199,20 @@ class GemmModel(KernelModel):
     older: tuple[OlderGemm, ...] = Field(default=(), min_length=1, description="older forms, the newest first")
 
 
+class TunedKernel(Closed):
+    """The kernels that a row of a CSV table may name."""
+
+    name: Text = Field(description="a pattern: * is anything, {k} the number that is the tile along K")
+    splits: Literal["log2"] | None = Field(default=None, description="log2: the split of a row is that of the slices")
+
+
+class TunedEntries(Filled):
+    """What the entries of a configuration in a JSON file are called."""
+
+    k: Keyword | None = Field(default=None, description="the tile along K")
+    splits: Keyword | None = Field(default=None, description="the number of slices along K")
+
+
 class TunedTableModel(Closed):
     """A table of tuned shapes; see `qscheme.types.TunedTable`."""
 
@@ -206,6 +220,9 @@ class TunedTableModel(Closed):
     files: tuple[Text, ...] = Field(min_length=1, description="paths in the library's package, tried in order")
     variable: Keyword | None = Field(default=None, description="the environment variable that replaces CSV files")
     products: dict[Word, Text] = Field(default_factory=dict, description="marketing names in old file names")
+    key: tuple[Keyword, ...] = Field(default=(), min_length=1, description="further columns that tell rows apart")
+    kernels: tuple[TunedKernel, ...] = Field(default=(), min_length=1, description="the kernels that rows may name")
+    entries: TunedEntries | None = Field(default=None, description="what `qscheme check` looks at in a JSON file")
 
 
 class KernelFile(Closed):

@@ -116,6 +116,16 @@ def table_problems(table: TunedTableModel) -> Iterator[tuple[tuple[str | int, ..
         yield ("products",), "no file's name holds {product}"
     if table.variable is not None and table.kind == "json":
         yield ("variable",), "an environment variable replaces CSV files only"
+    for word, given, kind in (
+        ("key", table.key, "csv"),
+        ("kernels", table.kernels, "csv"),
+        ("entries", table.entries, "json"),
+    ):
+        if given and table.kind != kind:
+            yield (word,), f"belongs to a {kind.upper()} table"
+    for position, kernel in enumerate(table.kernels):
+        if kernel.name.count("{k}") > 1 or "{" in kernel.name.replace("{k}", ""):
+            yield ("kernels", position, "name"), "may hold {k} once, and no other braces"
 
 
 def _problems(name: str, kernel: Anyone, file: File[KernelFile]) -> Iterator[tuple[tuple[str | int, ...], str]]:

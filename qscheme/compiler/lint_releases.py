@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from qscheme.compiler.kernel_text import forms_of
-from qscheme.compiler.needs import limits_in, ranges_in
 from qscheme.compiler.verify import library_of
+from qscheme.compiler.versions import limits_in, ranges_in
 from qscheme.releases import parsed
 from qscheme.signatures import fits_signature
 

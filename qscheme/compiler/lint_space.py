@@ -15,9 +15,9 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from qscheme.compiler.lint_releases import OWN, Releases
-from qscheme.compiler.needs import limits_in, ranges_in
 from qscheme.compiler.support import runs_on
 from qscheme.compiler.verify import library_of
+from qscheme.compiler.versions import limits_in, ranges_in
 from qscheme.types import BATCH_INVARIANT, Device
 
 if TYPE_CHECKING:

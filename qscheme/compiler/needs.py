@@ -58,18 +58,6 @@ def merged_needs(
     )
 
 
-def ranges_in(needs: ir.Needs) -> tuple[ir.VersionRange, ...]:
-    """Every range of versions that a backend's conditions ask for."""
-    return (*needs.versions, *(one for row in needs.known_bad for one in row.versions))
-
-
-def limits_in(needs: ir.Needs, library: str) -> tuple[str, ...]:
-    """Every release of a library, or version of a tool, at which a backend's conditions change."""
-    rows = [(row.since, row.before) for row in needs.where if row.library == library]
-    rows += [(one.since, one.before) for one in ranges_in(needs) if one.name == library]
-    return tuple(limit for row in rows for limit in row if limit is not None)
-
-
 def nothing_in_common(
     backend: model.BackendModel, kernels: list[tuple[ir.Kernel, model.Needs]], calls: tuple[ir.Call, ...]
 ) -> Iterator[str]:

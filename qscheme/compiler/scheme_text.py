@@ -304,6 +304,9 @@ def _data(backend: ir.Backend) -> str:
         fields.append(f"inputs={source(backend.inputs)}")
     if backend.calls[0].gemm.fp8 != "device":
         fields.append(f"fp8={backend.calls[0].gemm.fp8!r}")
+    if backend.needs.tuned:
+        rows = ", ".join(f"({tuned.table.upper()}, {tuned.every!r})" for tuned in backend.needs.tuned)
+        fields.append(f"tuned=({rows},)")
     if backend.on_use != "quiet":
         fields.append(f"on_use={backend.on_use!r}")
     return ", ".join(fields)

@@ -48,6 +48,18 @@ def asked(method: str, one: ir.VersionRange) -> str:
     return f"facts.{method}({one.name!r}, {one.since!r}, {one.before!r})"
 
 
+def ranges_in(needs: ir.Needs) -> tuple[ir.VersionRange, ...]:
+    """Every range of versions that a backend's conditions ask for."""
+    return (*needs.versions, *(one for row in needs.known_bad for one in row.versions))
+
+
+def limits_in(needs: ir.Needs, library: str) -> tuple[str, ...]:
+    """Every release of a library, or version of a tool, at which a backend's conditions change."""
+    rows = [(row.since, row.before) for row in needs.where if row.library == library]
+    rows += [(one.since, one.before) for one in ranges_in(needs) if one.name == library]
+    return tuple(limit for row in rows for limit in row if limit is not None)
+
+
 def needs_problems(needs: Needs, libraries: Collection[str]) -> Iterator[tuple[KeyPath, str]]:
     """What is wrong with the ranges of some needs, each with the key path in them."""
     yield from _problems(("versions",), needs.versions, libraries)
