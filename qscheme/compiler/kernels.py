@@ -35,7 +35,7 @@ TAKEN = frozenset((
     "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
     "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu",
     "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows", "k_major",
-    "pad_rows", "padded_column_major", "row_major", "shuffle_16x16", "swizzle_e8m0_256x8", "swizzle_e8m0_32x8",
+    "pad_rows", "padded_column_major", "row_major", "row_vector", "shuffle_16x16", "swizzle_e8m0_256x8", "swizzle_e8m0_32x8",
     "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme", "backend", "call", "device", "operand",
     "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
     "devices", "switches", "libraries", "tuned", "mapping", "switch", "library_source", "tuned_table", "literal",
