@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from qscheme.compiler.resolve import resolve
 from qscheme.compiler.support import catalogue_table, runs_on, support_text
 from qscheme.tables import shipped_schemes
 
+ROOT = Path(__file__).resolve().parent.parent
 SHIPPED, _ = resolve(read_folder(shipped_schemes(), shipped_schemes()))
 
 
@@ -60,6 +62,11 @@ def test_what_only_one_backend_runs_everywhere_is_said_so() -> None:
 
 def test_backends_that_need_a_tuned_shape_are_marked() -> None:
     assert r"cdna4: aiter_asm\*, aiter_triton" in rows()["mxfp4"][-1]
+
+
+def test_the_readme_holds_the_table() -> None:
+    _, _, after = (ROOT / "README.md").read_text().partition("<!-- catalogue -->\n")
+    assert [*catalogue_table(SHIPPED)] == after.partition("<!-- end of catalogue -->")[0].splitlines()
 
 
 def test_the_support_matrix_begins_with_the_table() -> None:
