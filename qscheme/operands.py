@@ -25,13 +25,9 @@ DTYPES: dict[torch.dtype, str] = {torch.bfloat16: "bf16", torch.float16: "fp16",
 """The output dtypes, by the words that schemes use."""
 
 CODES: dict[str, torch.dtype] = {
-    "int8": torch.int8,
-    "int4": torch.int8,
-    "fp8_e4m3": torch.float8_e4m3fn,
-    "fp6_e2m3": torch.uint8,
-    "fp6_e3m2": torch.uint8,
-    "fp4_e2m1": torch.uint8,
-}
+    "int8": torch.int8, "int4": torch.int8, "fp8_e4m3": torch.float8_e4m3fn,
+    "fp6_e2m3": torch.uint8, "fp6_e3m2": torch.uint8, "fp4_e2m1": torch.uint8,
+}  # fmt: skip
 """The dtype in which a checkpoint stores each format."""
 
 ROTATION = 32
@@ -70,7 +66,6 @@ def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
     word = None if out_dtype is None else DTYPES.get(out_dtype)
     if word is None:
         raise InvalidLayer(_name(layer), "out_dtype", "torch.bfloat16, torch.float16 or torch.float32", str(out_dtype))
-    full_n, full_k = _whole(layer, "full_out_features", "N", n), _whole(layer, "full_in_features", "K", k)
     return LayerFacts(
         n=n,
         k=k,
@@ -79,8 +74,8 @@ def layer_facts(layer: Layer, scheme: Scheme) -> LayerFacts:
         rotation=rotation,
         prequantized=prequantized,
         fused=_is_fused(layer, scheme),
-        full_n=full_n,
-        full_k=full_k,
+        full_n=_whole(layer, "full_out_features", "N", n),
+        full_k=_whole(layer, "full_in_features", "K", k),
         widths=tuple(_widths(layer, n) or ()) if tile(scheme.weight.granularity, 1, 1)[0] > 1 else (),
     )
 
@@ -199,11 +194,8 @@ def _logical_shape(layer: Layer, scheme: Scheme) -> tuple[int, int]:
     n, k = _logical(layer, "out_features", rows), _logical(layer, "in_features", columns)
     codes, size = PACKED.get(scheme.weight.format, (1, 1))
     if k % codes:
-        needs = (
-            "an even K, as two codes share a byte"
-            if codes == 2
-            else f"K a multiple of {codes}, which share {size} bytes"
-        )
+        several = f"K a multiple of {codes}, which share {size} bytes"
+        needs = "an even K, as two codes share a byte" if codes == 2 else several
         raise InvalidLayer(_name(layer), "in_features", needs, str(k))
     return n, k
 
