@@ -904,7 +904,7 @@ GEMM_A8WFP4: Final = Kernel(
     library="aiter",
     forms=(
         Form(
-            symbols=("aiter.ops.triton.gemm.basic.gemm_a8wfp4.gemm_a8wfp4", "aiter.ops.triton.gemm_a8wfp4.gemm_a8wfp4"),
+            symbols=("aiter.ops.triton.gemm.basic.gemm_a8wfp4.gemm_a8wfp4",),
             positional=0,
             keywords=("x", "w", "x_scales", "w_scales", "dtype", "y"),
             since="v0.1.12",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from qscheme.compiler.source import KeyPath, Place
     from qscheme.types import Operand
 
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """A call as the YAML has it; a backend without `calls` is one call."""

@@ -129,7 +129,7 @@ class OlderGemm(Filled):
 
     symbol: tuple[Symbol, ...] = Field(default=(), min_length=1)
     without: tuple[GemmRole, ...] = Field(default=(), min_length=1, description="operands that it does not take")
-    out: Out | None = Field(default=None, description="the output that the caller allocates, if not that of the newest")
+    out: Out | None = Field(default=None, description="the output that the caller allocates, where that differs")
 
 
 class KernelModel(Closed):
@@ -186,12 +186,12 @@ class GemmModel(KernelModel):
     does: Literal["gemm"]
     operands: dict[GemmRole, OperandModel] = Field(description="what it is given, and how")
     weight_formats: tuple[Format, ...] = Field(
-        default=(), min_length=1, description="element formats of the weight, where `formats` are the activation's alone"
+        default=(), min_length=1, description="formats of the weight, where `formats` are the activation's alone"
     )
     inputs: tuple[Float, ...] = Field(
         default=(), min_length=1, description="dtypes of an x that is not quantized; absent where x is codes"
     )
-    quantizes: Quantizes | None = Field(default=None, description="what it makes of x; absent if it multiplies x as it is")
+    quantizes: Quantizes | None = Field(default=None, description="what it makes of x; absent if nothing")
     config: Config | None = None
     out: Out | None = Field(default=None, description="the output, where the caller allocates it")
     rows: RowsPadded | None = None

@@ -36,7 +36,7 @@ def gemm_problems(kernel: GemmModel) -> Iterator[tuple[KeyPath, str]]:
             yield ("quantizes",), "a GEMM that quantizes x is given it as it is: name its dtypes with `inputs`"
         yield from ((("quantizes", *path), message) for path, message in _rule_problems(kernel.quantizes.rules))
     if kernel.weight_formats and not (kernel.formats and "x_scale" in kernel.operands):
-        yield ("weight_formats",), "belongs beside the `formats` of codes of x; without codes `formats` are the weight's"
+        yield ("weight_formats",), "belongs beside the `formats` of codes; without codes `formats` are the weight's"
 
 
 def quantizer_problems(kernel: QuantizerModel, *, opaque: bool) -> Iterator[tuple[KeyPath, str]]:

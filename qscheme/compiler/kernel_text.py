@@ -112,11 +112,11 @@ def forms_of(kernel: ir.Kernel) -> tuple[Form, ...]:
     parameters = parameters_of(kernel)
     positional = sum(parameter.positional for parameter in parameters)
     keywords = tuple(p.name for p in parameters if not p.positional and not p.optional)
-    config, out = kernel.config, (kernel.out[0],) if kernel.out else ()
+    config = kernel.config
+    further = (*((config.keyword,) if config else ()), *((kernel.out[0],) if kernel.out else ()))
     newest = Form(
-        kernel.symbols, positional, (*keywords, *((config.keyword,) if config else ()), *out), kernel.since, kernel.until,
-        config.symbols if config else (),
-    )  # fmt: skip
+        kernel.symbols, positional, (*keywords, *further), kernel.since, kernel.until, config.symbols if config else ()
+    )
     forms = [newest]
     for older in kernel.older:
         gone = {argument(kernel, role) for role in older.without}

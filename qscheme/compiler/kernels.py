@@ -181,7 +181,7 @@ def _parameter_problems(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...],
     elif kernel.scale and kernel.scale.option:
         named.append((("scale", "option", "as"), kernel.scale.option.as_))
     for row, older in enumerate(_olders(kernel)):
-        if isinstance(older, OlderGemm) and older.out and not (isinstance(kernel, GemmModel) and older.out == kernel.out):
+        if isinstance(older, OlderGemm) and older.out:
             named.append((("older", row, "out", "as"), older.out.as_))
     seen: set[str] = set()
     for path, parameter in named:
