@@ -10,7 +10,7 @@ import torch
 from qscheme.layouts import as_dtype, row_major, shuffle_16x16
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
-from .kernels_aiter import DYNAMIC_MXFP8_QUANT, GEMM_AFP8WFP8, GEMM_AFP8WFP8_PRESHUFFLE
+from .kernels_aiter import DYNAMIC_MXFP8_QUANT, GEMM_AFP8WFP8, GEMM_AFP8WFP8_ONE_SPLIT, GEMM_AFP8WFP8_PRESHUFFLE
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 from .machines import TRITON_AFP8WFP8_PRESHUFFLED
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
-    from .kernels_aiter import DynamicMxfp8Quant, GemmAfp8wfp8, GemmAfp8wfp8Preshuffle
+    from .kernels_aiter import DynamicMxfp8Quant, GemmAfp8wfp8, GemmAfp8wfp8OneSplit, GemmAfp8wfp8Preshuffle
     from .kernels_reference import Quantize, ReferenceLinear
 
 ACTIVATION: Final = Operand(
@@ -103,7 +103,7 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
     reasons: list[Reason] = []
     if facts.arch not in ("gfx942", "gfx950"):
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
-    reasons += facts.lacks(DYNAMIC_MXFP8_QUANT, GEMM_AFP8WFP8)
+    reasons += facts.lacks(DYNAMIC_MXFP8_QUANT, GEMM_AFP8WFP8_ONE_SPLIT, GEMM_AFP8WFP8)
     if layer.k % 32 != 0:
         reasons.append(Reason("layer", "K a multiple of 32", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -133,6 +133,7 @@ def bind_aiter_triton(
     weights: Prepared,
     facts: Facts,
     dynamic_mxfp8_quant: DynamicMxfp8Quant,
+    gemm_afp8wfp8_one_split: GemmAfp8wfp8OneSplit,
     gemm_afp8wfp8: GemmAfp8wfp8,
 ) -> tuple[Rows, QuantizedRows]:
     """`aiter_triton` over rows of x, and over rows that are quantized already where it takes them."""
@@ -141,6 +142,19 @@ def bind_aiter_triton(
     bias = weights.bias
     weight = weights.weight
     weight_scale = weights.weight_scale
+
+    if facts.batch_invariant:
+
+        def apply_batch_invariant(x: Tensor) -> Tensor:
+            codes, scale = dynamic_mxfp8_quant(x, quant_dtype=fp8)
+            y = gemm_afp8wfp8_one_split(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
+            return y if bias is None else y + bias
+
+        def apply_quantized_batch_invariant(codes: Tensor, scale: Tensor) -> Tensor:
+            y = gemm_afp8wfp8_one_split(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
+            return y if bias is None else y + bias
+
+        return apply_batch_invariant, apply_quantized_batch_invariant
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = dynamic_mxfp8_quant(x, quant_dtype=fp8)
@@ -241,10 +255,19 @@ SCHEME: Final = Scheme(
             bind=bind_aiter_triton,
             kernels=(
                 DYNAMIC_MXFP8_QUANT,
+                GEMM_AFP8WFP8_ONE_SPLIT,
                 GEMM_AFP8WFP8,
             ),
             quantizers=(DYNAMIC_MXFP8_QUANT,),
-            calls=(Call(when="always", quantize="aiter.dynamic_mxfp8_quant", gemm="aiter.gemm_afp8wfp8"),),
+            calls=(
+                Call(
+                    when="batch_invariant on",
+                    quantize="aiter.dynamic_mxfp8_quant",
+                    gemm="aiter.gemm_afp8wfp8_one_split",
+                    batch_invariant=True,
+                ),
+                Call(when="always", quantize="aiter.dynamic_mxfp8_quant", gemm="aiter.gemm_afp8wfp8"),
+            ),
             inputs=("bf16", "fp16"),
             fp8="checkpoint",
         ),

@@ -647,6 +647,47 @@ GEMM_AFP8WFP8: Final = Kernel(
 )
 
 
+def adapt_gemm_afp8wfp8_one_split(form: int, functions: tuple[object, ...]) -> GemmAfp8wfp8OneSplit:
+    """`aiter.gemm_afp8wfp8_one_split` as its newest release is called, from a form of any release."""
+    function = cast("Callable[..., Tensor]", functions[0])
+    look_up = cast("Callable[[int, int, int], object]", functions[1])
+
+    def gemm_afp8wfp8_one_split(
+        *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        found = look_up(x.shape[0], w.shape[0], x.shape[1])
+        config = changed_config(found, NUM_KSPLIT=1)
+        return function(x=x, w=w, x_scales=x_scales, w_scales=w_scales, dtype=dtype, config=config)
+
+    return gemm_afp8wfp8_one_split
+
+
+def opaque_gemm_afp8wfp8_one_split(kernel: Callable[..., object]) -> GemmAfp8wfp8OneSplit:
+    """`aiter.gemm_afp8wfp8_one_split` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmAfp8wfp8OneSplit", opaque("aiter_gemm_afp8wfp8_one_split", schema, kernel, fake))
+
+
+GEMM_AFP8WFP8_ONE_SPLIT: Final = Kernel(
+    name="aiter.gemm_afp8wfp8_one_split",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8",),
+            positional=0,
+            keywords=("x", "w", "x_scales", "w_scales", "dtype", "config"),
+            config=("aiter.ops.triton.gemm.basic.gemm_afp8wfp8._get_config",),
+        ),
+    ),
+    adapt=adapt_gemm_afp8wfp8_one_split,
+    opaque=opaque_gemm_afp8wfp8_one_split,
+)
+
+
 def adapt_gemm_afp8wfp8_preshuffle(form: int, functions: tuple[object, ...]) -> GemmAfp8wfp8Preshuffle:
     """`aiter.gemm_afp8wfp8_preshuffle` as its newest release is called, from a form of any release."""
     return cast("GemmAfp8wfp8Preshuffle", functions[0])
@@ -1028,6 +1069,13 @@ if TYPE_CHECKING:
         def __call__(self, *, x: Tensor, w: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
 
     class GemmAfp8wfp8(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmAfp8wfp8OneSplit(Protocol):
         """`aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(
