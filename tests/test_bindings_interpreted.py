@@ -74,8 +74,17 @@ RAGGED = Case("mxfp4", "aiter_triton", 48, 480, (5,))
 CASES = {
     "gfx942": [INT8[0], *FP8, FP8_WEIGHTS[0], FP4[0]],
     "gfx950": [
-        *INT8, *FP8, *FP8_ROWS, *FP8_TUNED, FP8_TUNED_WITH_SPLIT, *FP8_WEIGHTS, FP8_WEIGHTS_IN_ONE_SPLIT,
-        FP8_WEIGHTS_TUNED, *FP4_SHUFFLED, *FP4, RAGGED,
+        *INT8,
+        *FP8,
+        *FP8_ROWS,
+        *FP8_TUNED,
+        FP8_TUNED_WITH_SPLIT,
+        *FP8_WEIGHTS,
+        FP8_WEIGHTS_IN_ONE_SPLIT,
+        FP8_WEIGHTS_TUNED,
+        *FP4_SHUFFLED,
+        *FP4,
+        RAGGED,
     ],
 }
 RUN = [
