@@ -37,7 +37,7 @@ SHAPES = {
     ("mxfp4_a_fp8_tensor", "aiter_triton"): (41, 96, (17,)),
     ("fp8_w8a16_block128", "aiter_triton"): (144, 1024, (5,)),
     ("fp8_w8a16_block128", "aiter_triton_preshuffle"): (144, 1024, (5,)),
-    ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"): (192, 256, (5,)),
+    ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"): (192, 384, (5,)),
 }
 SPLIT = 5
 """A number of rows for which the configuration of the FP4 GEMM has a split along K."""
