@@ -296,7 +296,7 @@ def _activation(scheme: Scheme, backend: Backend, facts: Facts) -> Activation | 
     if scheme.activation is None:
         return None
     calls = tuple(calls_of(backend, facts))
-    quantizer = next(kernel for kernel in backend.quantizers if kernel.name == calls[0].quantize)
+    quantizer = next(kernel for kernel in backend.quantizers if kernel.name in (calls[0].quantize, calls[0].gemm))
     operand = scheme.activation
     codes = CODES[operand.format]
     if operand.format == "fp8_e4m3":

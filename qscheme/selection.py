@@ -249,7 +249,7 @@ def _misfits(scheme: Scheme, layer: LayerFacts) -> Iterator[Reason]:
 
 
 def _mismatches(scheme: Scheme, backend: Backend, calls: tuple[Call, ...], facts: types.Facts) -> Iterator[Mismatch]:
-    used = {call.quantize for call in calls}
+    used = {name for call in calls for name in (call.quantize, call.gemm)}
     if scheme.activation is None:
         return
     fnuz = facts.device.fp8 == "fnuz" and scheme.activation.format == "fp8_e4m3"

@@ -133,7 +133,7 @@ class Kernel:
 
     forms: the newest first. adapt: (index of the form, its loaded function, and its configuration function if it has
     one) -> a callable in the newest form. opaque: the same callable as a custom op, for torch.compile; None where
-    torch can trace it. rules: (first release, rule) pairs, the newest first, of a quantizer. rotate: the optional
+    torch can trace it. rules: (first release, rule) pairs, the newest first, of what quantizes x. rotate: the optional
     keyword that makes a quantizer rotate its input.
     """
 
@@ -439,7 +439,11 @@ QuantizedRows: TypeAlias = "Callable[[Tensor, Tensor], Tensor] | None"
 
 
 class Call(NamedTuple):
-    """What runs for one range of M, in words and as data, for `explain`."""
+    """What runs for one range of M, in words and as data, for `explain`.
+
+    quantize: None where the GEMM is given x as it is, whether it quantizes it or not. scale_layout: of the scales that
+    the GEMM reads.
+    """
 
     when: str
     quantize: str | None
@@ -462,7 +466,7 @@ class Backend:
 
     why_not: every condition that does not hold. prepare: the layer's tensors in this backend's layout.
     bind: (operands, prepared, facts, *kernels) -> the function over rows and the one over quantized rows.
-    kernels: what bind is given, in order; those of the quantizers are listed in `quantizers` too.
+    kernels: what bind is given, in order; those that quantize x, GEMMs among them, are in `quantizers` too.
     inputs: dtypes of x that the quantizer takes; empty for any floating dtype. tuned: the tables in which N and K have
     a row for every M of a list. fp8: whether its FP8 operands are in
     the device's flavour of E4M3 or in the checkpoint's, E4M3FN.

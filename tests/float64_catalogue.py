@@ -195,7 +195,8 @@ def scale_of(amax: Array, operand: Operand, outer: float | None = None) -> Array
         return np.maximum(table[nearest(exact, table)], table[1])
     amax = np.maximum(amax, rule.floor)
     bits, largest = MANTISSA_BITS[operand.format], FLOATS[operand.format][-1]
-    if rule.scale == "even":
+    if rule.scale in ("even", "even175"):
+        bits = 1 if rule.scale == "even175" else bits
         # The exponent of amax once it is rounded to as many bits as an element has, less that of the largest element.
         fraction, power = np.frexp(amax)  # amax = fraction * 2**power, with 0.5 <= fraction < 1
         exponent = power - 1 + (fraction >= 1 - 2.0 ** -(bits + 2)) - np.floor(np.log2(largest))

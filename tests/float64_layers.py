@@ -218,9 +218,9 @@ def scale_of(amax: Array, operand: Operand, outer: float | None = None) -> Array
         local = plain if outer is None else plain * outer if operand.global_scale == "divide" else plain / outer
         return table[np.maximum(nearest(local, table), 1)]
     fraction, power = np.frexp(np.maximum(amax, rule.floor))  # amax = fraction * 2**power, with 0.5 <= fraction < 1
-    if rule.scale == "even":
+    if rule.scale in ("even", "even175"):
         # The exponent of amax once it is rounded to the mantissa bits of an element, less that of the largest element.
-        up = fraction >= 1 - 2.0 ** -(MANTISSA_BITS[operand.format] + 2)
+        up = fraction >= 1 - 2.0 ** -((1 if rule.scale == "even175" else MANTISSA_BITS[operand.format]) + 2)
         exponent = power - 1 + up - LARGEST_EXPONENT[operand.format]
     else:
         assert rule.scale == "rceil"

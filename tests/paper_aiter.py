@@ -99,6 +99,8 @@ def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
         return (x / given["scale"]).clamp(-largest, largest).to(given["quant_dtype"]), given["scale"].view(1)
     if name == "per_group_quant_hip":
         return x.to(given["quant_dtype"]), torch.ones(m, k // given["group_size"])
+    if name == "dynamic_mxfp8_quant":
+        return x.to(given["quant_dtype"]), torch.full((m, k // 32), 127, dtype=torch.uint8)
     codes = x.view(torch.uint8)[:, : k // 2].clone()
     if name == "dynamic_mxfp4_quant":
         return codes, torch.full((k // 32, m), 127, dtype=torch.uint8).t()
@@ -110,15 +112,16 @@ def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
 def multiply(name: str, given: dict[str, Any]) -> torch.Tensor:
     """y [M, N] whose rows follow the row of x, and which changes with every operand."""
     x, weight, *scales = [value for value in given.values() if isinstance(value, torch.Tensor) and value.dim() == 2][:4]
-    folded = 16 if "preshuffle" in name and "bpreshuffle" not in name else 1
-    told = sum(int(operand.contiguous().view(torch.uint8).sum()) for operand in (weight, *scales[1:]))
+    folded = 16 if "preshuffle" in name and "bpreshuffle" not in name and "afp8wfp8" not in name else 1
+    of_weight = scales[1:] if "a16w" not in name else scales[:1]  # an x as it is has no scales
+    told = sum(int(operand.contiguous().view(torch.uint8).sum()) for operand in (weight, *of_weight))
     rows = x.contiguous().view(torch.uint8).float().mean(1, keepdim=True)
     y = (rows + told % 251).expand(x.shape[0], weight.shape[0] * folded)
     bias = given.get("bias")
     y = y if bias is None else y + bias
-    if given.get("out") is None:
+    out: torch.Tensor | None = given.get("out", given.get("y"))
+    if out is None:
         return y.to(given["dtype"], memory_format=torch.contiguous_format)
-    out: torch.Tensor = given["out"]
     out[: len(y)] = y
     return out
 

@@ -46,6 +46,15 @@ FP8_TUNED = [
     Case("fp8_block128", "aiter_triton_tuned", 7168, 256, (), tuned=False),
 ]
 FP8_TUNED_WITH_SPLIT = Case("fp8_block128", "aiter_triton", 1024, 8192, (3,), how="invariant")
+FP8_WEIGHTS = [
+    Case("fp8_w8a16_block128", "aiter_triton", 200, 1024, (1, 33), True),
+    Case("fp8_w8a16_block128", "aiter_triton", 129, 1024, (3, 65), False, "fp16", "e8m0"),
+    Case("fp8_w8a16_block128", "aiter_triton", 40, 1024, (5,), True, how="strided"),
+    Case("fp8_w8a16_block128", "aiter_triton", 136, 1024, (17,), True, how="invariant"),
+    Case("fp8_w8a16_block128", "aiter_triton", 136, 1024, (5,), True, how="refreshed"),
+]
+FP8_WEIGHTS_IN_ONE_SPLIT = Case("fp8_w8a16_block128", "aiter_triton_one_split", 136, 384, (1, 17), True)
+FP8_WEIGHTS_TUNED = Case("fp8_w8a16_block128", "aiter_triton", 7168, 2048, (3,), tuned=False)
 FP4_SHUFFLED = [
     Case("mxfp4", "aiter_asm", 96, 256, (1, 3, 17, 31), True),
     Case("mxfp4", "aiter_asm", 96, 512, (32, 33, 64), True),
@@ -63,8 +72,20 @@ FP4 = [
 ]
 RAGGED = Case("mxfp4", "aiter_triton", 48, 480, (5,))
 CASES = {
-    "gfx942": [INT8[0], *FP8, FP4[0]],
-    "gfx950": [*INT8, *FP8, *FP8_ROWS, *FP8_TUNED, FP8_TUNED_WITH_SPLIT, *FP4_SHUFFLED, *FP4, RAGGED],
+    "gfx942": [INT8[0], *FP8, FP8_WEIGHTS[0], FP4[0]],
+    "gfx950": [
+        *INT8,
+        *FP8,
+        *FP8_ROWS,
+        *FP8_TUNED,
+        FP8_TUNED_WITH_SPLIT,
+        *FP8_WEIGHTS,
+        FP8_WEIGHTS_IN_ONE_SPLIT,
+        FP8_WEIGHTS_TUNED,
+        *FP4_SHUFFLED,
+        *FP4,
+        RAGGED,
+    ],
 }
 RUN = [
     (arch, case)
@@ -86,9 +107,10 @@ GEMMS = {
     "fp8_token_x_tensor": "_gemm_a8w8_kernel",
     "fp8_tensor_static": "_gemm_a8w8_kernel",
     "fp8_tensor_dynamic": "_gemm_a8w8_kernel",
+    "fp8_w8a16_block128": "_gemm_a16w8_blockscale_kernel",
     "mxfp4": "_gemm_afp4_wfp4_kernel",
 }
-SPLIT_OFF = [case for case in (*FP8, FP8_TUNED_WITH_SPLIT, *FP4) if case.how == "invariant"]
+SPLIT_OFF = [case for case in (*FP8, FP8_TUNED_WITH_SPLIT, *FP8_WEIGHTS, *FP4) if case.how == "invariant"]
 
 
 def run(arch: str) -> list[dict[str, Any]]:
@@ -142,6 +164,14 @@ def test_fp4_quantizes_in_triton(outcomes: dict[tuple[str, Case], dict[str, Any]
 def test_a_configuration_with_a_split_along_k_is_used(outcomes: dict[tuple[str, Case], dict[str, Any]]) -> None:
     details = [detail for name, detail in outcomes["gfx950", FP4[0]]["kernels"][0] if name == GEMMS["mxfp4"]]
     assert ["NUM_KSPLIT=16"] == details
+
+
+def test_the_tuned_tile_of_fp8_weights_splits_k_where_the_mode_allows_it(
+    outcomes: dict[tuple[str, Case], dict[str, Any]],
+) -> None:
+    split, one = (outcomes["gfx950", case]["kernels"][0][0] for case in (FP8_WEIGHTS_TUNED, FP8_WEIGHTS_IN_ONE_SPLIT))
+    assert [GEMMS["fp8_w8a16_block128"], "NUM_KSPLIT=8"] == list(split)
+    assert [GEMMS["fp8_w8a16_block128"], "NUM_KSPLIT=1"] == list(one)
 
 
 @pytest.mark.parametrize("case", SPLIT_OFF, ids=str)

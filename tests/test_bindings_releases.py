@@ -30,8 +30,13 @@ ARCHES = {
     "aiter_triton_preshuffle": ("gfx1250",),
     "aiter_triton_rdna4": ("gfx1201",),
     "aiter_triton_tuned": ("gfx950",),
+    "aiter_triton_one_split": ("gfx950",),
     "aiter_asm": ("gfx950",),
+    ("fp8_w8a16_block128", "aiter_triton_preshuffle"): ("gfx942", "gfx950"),
+    ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"): ("gfx942", "gfx950"),
 }
+"""By the name of a backend, or its scheme and name."""
+
 SHAPES = {
     "int8_ptpc": (96, 272, (33,)),
     "int8_tensor_static": (96, 272, (33,)),
@@ -41,20 +46,33 @@ SHAPES = {
     "fp8_token_x_tensor": (128, 320, (17,)),
     "fp8_tensor_static": (96, 272, (17,)),
     "fp8_tensor_dynamic": (96, 272, (17,)),
-    "mxfp4": (32, 256, (31, 64, 65)),
+    "fp8_w8a16_block128": (144, 1024, (17,)),
+    "fp8_block128_a_mxfp8": (192, 256, (17,)),
+    "mxfp4": (32, 512, (31, 64, 65)),
+    "mxfp4_a_fp8_tensor": (41, 96, (17,)),
+    "mxfp4_a_fp8_token": (41, 96, (17,)),
 }
 BACKENDS = [
     (scheme, backend.name, arch)
     for scheme in load().schemes
     for backend in load().scheme(scheme).backends
     if backend.name.startswith("aiter")
-    for arch in ARCHES.get(backend.name, ("gfx942", "gfx950") if scheme.startswith("fp8") else ("gfx950",))
+    for arch in ARCHES.get((scheme, backend.name))
+    or ARCHES.get(backend.name, ("gfx942", "gfx950") if scheme.startswith("fp8") else ("gfx950",))
 ]
 FIRST = {
     "aiter_triton_preshuffle": "v0.1.16",
     "aiter_triton_rdna4": "v0.1.16",
     ("fp8_block128", "aiter_ck_preshuffle"): "v0.1.8",
     ("mxfp4", "aiter_asm"): "v0.1.8",
+    ("mxfp4", "aiter_triton_tuned"): "v0.1.8",
+    ("fp8_w8a16_block128", "aiter_triton_preshuffle"): "v0.1.12",
+    ("fp8_w8a16_block128", "aiter_triton"): "v0.1.8",
+    ("fp8_w8a16_block128", "aiter_triton_one_split"): "v0.1.8",
+    ("mxfp4_a_fp8_tensor", "aiter_triton"): "v0.1.12",
+    ("mxfp4_a_fp8_token", "aiter_triton"): "v0.1.12",
+    ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"): "v0.1.16",
+    ("fp8_block128_a_mxfp8", "aiter_triton"): "v0.1.16",
 }
 """The first of these releases that a backend, by its name or its scheme and name, works with; v0.1.5 if not here."""
 
@@ -98,7 +116,8 @@ def test_every_operand_stands_at_its_parameter(
     installed: PaperAiter, scheme: str, backend: str, arch: str, release: str
 ) -> None:
     facts = machine(arch, release)
-    for wanted in (case(scheme, backend, "x"), case(scheme, backend, "codes")):
+    ways = ("x",) if load().scheme(scheme).activation is None else ("x", "codes")
+    for wanted in (case(scheme, backend, how) for how in ways):
         errors = outcome(wanted, facts=facts)["errors"]
         assert {} == {rows: error for rows, error in zip(wanted.rows, errors, strict=True) if not error <= ROUNDING}
 

@@ -223,6 +223,8 @@ def other(scheme: str, number: int) -> SimpleNamespace:
     for name in ("weight_scale", "input_scale", "weight_global_scale", "input_global_scale"):
         if given[name] is not None and given[name].dtype == torch.float32:
             given[name] = given[name] * 2
+        elif given[name] is not None and given[name].dtype == torch.uint8:
+            given[name] = given[name] + 1  # twice as much, in powers of two
     return SimpleNamespace(**given)
 
 

@@ -257,6 +257,15 @@ def test_interpreted_fp4_gemms_match_float64(interpreted950: dict[str, Any], row
     assert interpreted950[f"preshuffled_{rows}_plain_weight"] > WRONG
 
 
+@pytest.mark.parametrize("rows", [5, 33, 130])
+def test_interpreted_gemm_of_fp8_and_fp4_writes_to_its_output_and_returns_nothing(
+    interpreted950: dict[str, Any], rows: int
+) -> None:
+    nothing, error = interpreted950[f"a8wfp4_{rows}"]
+    assert nothing
+    assert error < ROUNDING
+
+
 def test_interpreted_fp4_quantizer_returns_bytes_and_transposed_scales(interpreted950: dict[str, Any]) -> None:
     assert ["torch.uint8", "torch.uint8", [5, 16], [1, 5]] == interpreted950["mxfp4_form_5"]
     assert interpreted950["mxfp4_quantizer_5"] < 0.13

@@ -5,19 +5,217 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qscheme.layouts import e8m0_to_fp32, row_major
+from qscheme.layouts import as_dtype, e8m0_to_fp32, fnuz_scale, fnuz_weight, fold_rows, row_major, shuffle_16x16
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
+from .kernels_aiter import (
+    TRITON_GEMM_A16W8_BLOCKSCALE,
+    TRITON_GEMM_A16W8_BLOCKSCALE_ONE_SPLIT,
+    TRITON_GEMM_A16W8_BLOCKSCALE_PRESHUFFLE,
+)
 from .kernels_reference import REFERENCE_LINEAR
+from .machines import TRITON_A16W8_BLOCKSCALE_PRESHUFFLED
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
+    from .kernels_aiter import (
+        TritonGemmA16w8Blockscale,
+        TritonGemmA16w8BlockscaleOneSplit,
+        TritonGemmA16w8BlockscalePreshuffle,
+    )
     from .kernels_reference import ReferenceLinear
 
 WEIGHT: Final = Operand(format="fp8_e4m3", granularity="128x128", scale="fp32", rule=Rule(scale="amax_div", max=448.0))
+
+
+def why_not_aiter_triton_preshuffle(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_triton_preshuffle` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("gfx942", "gfx950", "gfx1250"):
+        reasons.append(Reason("hardware", "gfx942, gfx950 or gfx1250", facts.arch))
+    if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
+        reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
+    reasons += facts.lacks(TRITON_GEMM_A16W8_BLOCKSCALE_PRESHUFFLE)
+    if layer.n % 16 != 0:
+        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.arch == "gfx950" and layer.k % 1024 != 0:
+        reasons.append(Reason("layer", "K a multiple of 1024 on gfx950", layer.found_k(1024)))
+    if (untuned := facts.untuned(TRITON_A16W8_BLOCKSCALE_PRESHUFFLED, layer.n, layer.k, (8, 256))) is not None:
+        reasons.append(
+            Reason("tuned", "N and K tuned in triton_a16w8_blockscale_preshuffled for M = 8 and 256", untuned)
+        )
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if facts.batch_invariant:
+        reasons.append(
+            Reason(
+                "switch",
+                "switch batch_invariant off (the sums of triton_gemm_a16w8_blockscale_preshuffle depend on M)",
+                "on",
+            )
+        )
+    return reasons
+
+
+def prepare_aiter_triton_preshuffle(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_triton_preshuffle` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_triton_preshuffle",
+        weight=shuffle_16x16(weight),
+        weight_scale=row_major(e8m0_to_fp32(weight_scale)),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_triton_preshuffle(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    triton_gemm_a16w8_blockscale_preshuffle: TritonGemmA16w8BlockscalePreshuffle,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_triton_preshuffle` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    weight_by_16 = fold_rows(weights.weight, 16)
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        y = triton_gemm_a16w8_blockscale_preshuffle(x=x, w=weight_by_16, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, None
+
+
+def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_triton` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("gfx942", "gfx950", "gfx1250"):
+        reasons.append(Reason("hardware", "gfx942, gfx950 or gfx1250", facts.arch))
+    if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
+        reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
+    reasons += facts.lacks(TRITON_GEMM_A16W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A16W8_BLOCKSCALE)
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.arch == "gfx950" and layer.k % 1024 != 0:
+        reasons.append(Reason("layer", "K a multiple of 1024 on gfx950", layer.found_k(1024)))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    return reasons
+
+
+def prepare_aiter_triton(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_triton` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_triton",
+        weight=row_major(weight),
+        weight_scale=row_major(e8m0_to_fp32(weight_scale)),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_triton(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    triton_gemm_a16w8_blockscale_one_split: TritonGemmA16w8BlockscaleOneSplit,
+    triton_gemm_a16w8_blockscale: TritonGemmA16w8Blockscale,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_triton` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    if facts.batch_invariant:
+
+        def apply_batch_invariant(x: Tensor) -> Tensor:
+            y = triton_gemm_a16w8_blockscale_one_split(x=x, w=weight, w_scale=weight_scale, dtype=dtype)
+            return y if bias is None else y + bias
+
+        return apply_batch_invariant, None
+
+    def apply(x: Tensor) -> Tensor:
+        y = triton_gemm_a16w8_blockscale(x=x, w=weight, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, None
+
+
+def why_not_aiter_triton_one_split(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_triton_one_split` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx950":
+        reasons.append(Reason("hardware", "gfx950", facts.arch))
+    reasons += facts.lacks(TRITON_GEMM_A16W8_BLOCKSCALE_ONE_SPLIT)
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    return reasons
+
+
+def prepare_aiter_triton_one_split(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_triton_one_split` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_triton_one_split",
+        weight=row_major(weight),
+        weight_scale=row_major(e8m0_to_fp32(weight_scale)),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_triton_one_split(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    triton_gemm_a16w8_blockscale_one_split: TritonGemmA16w8BlockscaleOneSplit,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_triton_one_split` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        y = triton_gemm_a16w8_blockscale_one_split(x=x, w=weight, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, None
 
 
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -72,6 +270,48 @@ SCHEME: Final = Scheme(
     stored_scales=("fp32", "e8m0"),
     producers=("compressed-tensors without input activations", "torchao Float8WeightOnly"),
     backends=(
+        Backend(
+            name="aiter_triton_preshuffle",
+            why_not=why_not_aiter_triton_preshuffle,
+            prepare=prepare_aiter_triton_preshuffle,
+            bind=bind_aiter_triton_preshuffle,
+            kernels=(TRITON_GEMM_A16W8_BLOCKSCALE_PRESHUFFLE,),
+            quantizers=(),
+            calls=(Call(when="always", quantize=None, gemm="aiter.triton_gemm_a16w8_blockscale_preshuffle"),),
+            inputs=("bf16", "fp16"),
+            tuned=((TRITON_A16W8_BLOCKSCALE_PRESHUFFLED, (8, 256)),),
+        ),
+        Backend(
+            name="aiter_triton",
+            why_not=why_not_aiter_triton,
+            prepare=prepare_aiter_triton,
+            bind=bind_aiter_triton,
+            kernels=(
+                TRITON_GEMM_A16W8_BLOCKSCALE_ONE_SPLIT,
+                TRITON_GEMM_A16W8_BLOCKSCALE,
+            ),
+            quantizers=(),
+            calls=(
+                Call(
+                    when="batch_invariant on",
+                    quantize=None,
+                    gemm="aiter.triton_gemm_a16w8_blockscale_one_split",
+                    batch_invariant=True,
+                ),
+                Call(when="always", quantize=None, gemm="aiter.triton_gemm_a16w8_blockscale"),
+            ),
+            inputs=("bf16", "fp16"),
+        ),
+        Backend(
+            name="aiter_triton_one_split",
+            why_not=why_not_aiter_triton_one_split,
+            prepare=prepare_aiter_triton_one_split,
+            bind=bind_aiter_triton_one_split,
+            kernels=(TRITON_GEMM_A16W8_BLOCKSCALE_ONE_SPLIT,),
+            quantizers=(),
+            calls=(Call(when="always", quantize=None, gemm="aiter.triton_gemm_a16w8_blockscale_one_split"),),
+            inputs=("bf16", "fp16"),
+        ),
         Backend(
             name="reference",
             why_not=why_not_reference,

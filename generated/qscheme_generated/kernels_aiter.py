@@ -199,6 +199,35 @@ DYNAMIC_MXFP4_QUANT: Final = Kernel(
 )
 
 
+def adapt_dynamic_mxfp8_quant(form: int, functions: tuple[object, ...]) -> DynamicMxfp8Quant:
+    """`aiter.dynamic_mxfp8_quant` as its newest release is called, from a form of any release."""
+    return cast("DynamicMxfp8Quant", functions[0])
+
+
+def opaque_dynamic_mxfp8_quant(kernel: Callable[..., object]) -> DynamicMxfp8Quant:
+    """`aiter.dynamic_mxfp8_quant` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        m, k = x.shape
+        codes = x.new_empty((m, k), dtype=quant_dtype)
+        return codes, x.new_empty(scale_shape(m, k, "1x32"), dtype=torch.uint8)
+
+    schema = "(Tensor x, ScalarType quant_dtype) -> (Tensor, Tensor)"
+    return cast("DynamicMxfp8Quant", opaque("aiter_dynamic_mxfp8_quant", schema, kernel, fake, positional=1))
+
+
+DYNAMIC_MXFP8_QUANT: Final = Kernel(
+    name="aiter.dynamic_mxfp8_quant",
+    library="aiter",
+    forms=(
+        Form(symbols=("aiter.ops.triton.quant.quant.dynamic_mxfp8_quant",), positional=1, keywords=("quant_dtype",)),
+    ),
+    adapt=adapt_dynamic_mxfp8_quant,
+    opaque=opaque_dynamic_mxfp8_quant,
+    rules=((None, Rule(scale="even175", max=448.0, apply="multiply_reciprocal", floor=0.0)),),
+)
+
+
 def adapt_gemm_a8w8_ck(form: int, functions: tuple[object, ...]) -> GemmA8w8Ck:
     """`aiter.gemm_a8w8_ck` as its newest release is called, from a form of any release."""
     return cast("GemmA8w8Ck", functions[0])
@@ -468,6 +497,227 @@ TRITON_GEMM_A8W8_BLOCKSCALE_PRESHUFFLE: Final = Kernel(
 )
 
 
+def adapt_triton_gemm_a16w8_blockscale(form: int, functions: tuple[object, ...]) -> TritonGemmA16w8Blockscale:
+    """`aiter.triton_gemm_a16w8_blockscale` as its newest release is called, from a form of any release."""
+    return cast("TritonGemmA16w8Blockscale", functions[0])
+
+
+def opaque_triton_gemm_a16w8_blockscale(kernel: Callable[..., object]) -> TritonGemmA16w8Blockscale:
+    """`aiter.triton_gemm_a16w8_blockscale` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast("TritonGemmA16w8Blockscale", opaque("aiter_triton_gemm_a16w8_blockscale", schema, kernel, fake))
+
+
+TRITON_GEMM_A16W8_BLOCKSCALE: Final = Kernel(
+    name="aiter.triton_gemm_a16w8_blockscale",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=(
+                "aiter.ops.triton.gemm.basic.gemm_a16w8_blockscale.gemm_a16w8_blockscale",
+                "aiter.ops.triton.gemm_a16w8_blockscale.gemm_a16w8_blockscale",
+            ),
+            positional=0,
+            keywords=("x", "w", "w_scale", "dtype"),
+        ),
+    ),
+    adapt=adapt_triton_gemm_a16w8_blockscale,
+    opaque=opaque_triton_gemm_a16w8_blockscale,
+)
+
+
+def adapt_triton_gemm_a16w8_blockscale_one_split(
+    form: int, functions: tuple[object, ...]
+) -> TritonGemmA16w8BlockscaleOneSplit:
+    """`aiter.triton_gemm_a16w8_blockscale_one_split` as its newest release is called, from a form of any release."""
+    function = cast("Callable[..., Tensor]", functions[0])
+    look_up = cast("Callable[[int, int, int], object]", functions[1])
+
+    def triton_gemm_a16w8_blockscale_one_split(*, x: Tensor, w: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
+        found = look_up(x.shape[0], w.shape[0], x.shape[1])
+        config = changed_config(found, NUM_KSPLIT=1)
+        return function(x=x, w=w, w_scale=w_scale, dtype=dtype, config=config)
+
+    return triton_gemm_a16w8_blockscale_one_split
+
+
+def opaque_triton_gemm_a16w8_blockscale_one_split(kernel: Callable[..., object]) -> TritonGemmA16w8BlockscaleOneSplit:
+    """`aiter.triton_gemm_a16w8_blockscale_one_split` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast(
+        "TritonGemmA16w8BlockscaleOneSplit",
+        opaque("aiter_triton_gemm_a16w8_blockscale_one_split", schema, kernel, fake),
+    )
+
+
+TRITON_GEMM_A16W8_BLOCKSCALE_ONE_SPLIT: Final = Kernel(
+    name="aiter.triton_gemm_a16w8_blockscale_one_split",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=(
+                "aiter.ops.triton.gemm.basic.gemm_a16w8_blockscale.gemm_a16w8_blockscale",
+                "aiter.ops.triton.gemm_a16w8_blockscale.gemm_a16w8_blockscale",
+            ),
+            positional=0,
+            keywords=("x", "w", "w_scale", "dtype", "config"),
+            config=(
+                "aiter.ops.triton.gemm.basic.gemm_a16w8_blockscale._get_config",
+                "aiter.ops.triton.gemm_a16w8_blockscale._get_config",
+            ),
+        ),
+    ),
+    adapt=adapt_triton_gemm_a16w8_blockscale_one_split,
+    opaque=opaque_triton_gemm_a16w8_blockscale_one_split,
+)
+
+
+def adapt_triton_gemm_a16w8_blockscale_preshuffle(
+    form: int, functions: tuple[object, ...]
+) -> TritonGemmA16w8BlockscalePreshuffle:
+    """`aiter.triton_gemm_a16w8_blockscale_preshuffle` as its newest release is called, from a form of any release."""
+    return cast("TritonGemmA16w8BlockscalePreshuffle", functions[0])
+
+
+def opaque_triton_gemm_a16w8_blockscale_preshuffle(
+    kernel: Callable[..., object],
+) -> TritonGemmA16w8BlockscalePreshuffle:
+    """`aiter.triton_gemm_a16w8_blockscale_preshuffle` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0] * 16), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast(
+        "TritonGemmA16w8BlockscalePreshuffle",
+        opaque("aiter_triton_gemm_a16w8_blockscale_preshuffle", schema, kernel, fake),
+    )
+
+
+TRITON_GEMM_A16W8_BLOCKSCALE_PRESHUFFLE: Final = Kernel(
+    name="aiter.triton_gemm_a16w8_blockscale_preshuffle",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.ops.triton.gemm.basic.gemm_a16w8_blockscale.gemm_a16w8_blockscale_preshuffle",),
+            positional=0,
+            keywords=("x", "w", "w_scale", "dtype"),
+        ),
+    ),
+    adapt=adapt_triton_gemm_a16w8_blockscale_preshuffle,
+    opaque=opaque_triton_gemm_a16w8_blockscale_preshuffle,
+)
+
+
+def adapt_gemm_afp8wfp8(form: int, functions: tuple[object, ...]) -> GemmAfp8wfp8:
+    """`aiter.gemm_afp8wfp8` as its newest release is called, from a form of any release."""
+    return cast("GemmAfp8wfp8", functions[0])
+
+
+def opaque_gemm_afp8wfp8(kernel: Callable[..., object]) -> GemmAfp8wfp8:
+    """`aiter.gemm_afp8wfp8` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmAfp8wfp8", opaque("aiter_gemm_afp8wfp8", schema, kernel, fake))
+
+
+GEMM_AFP8WFP8: Final = Kernel(
+    name="aiter.gemm_afp8wfp8",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8",),
+            positional=0,
+            keywords=("x", "w", "x_scales", "w_scales", "dtype"),
+        ),
+    ),
+    adapt=adapt_gemm_afp8wfp8,
+    opaque=opaque_gemm_afp8wfp8,
+)
+
+
+def adapt_gemm_afp8wfp8_one_split(form: int, functions: tuple[object, ...]) -> GemmAfp8wfp8OneSplit:
+    """`aiter.gemm_afp8wfp8_one_split` as its newest release is called, from a form of any release."""
+    function = cast("Callable[..., Tensor]", functions[0])
+    look_up = cast("Callable[[int, int, int], object]", functions[1])
+
+    def gemm_afp8wfp8_one_split(
+        *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        found = look_up(x.shape[0], w.shape[0], x.shape[1])
+        config = changed_config(found, NUM_KSPLIT=1)
+        return function(x=x, w=w, x_scales=x_scales, w_scales=w_scales, dtype=dtype, config=config)
+
+    return gemm_afp8wfp8_one_split
+
+
+def opaque_gemm_afp8wfp8_one_split(kernel: Callable[..., object]) -> GemmAfp8wfp8OneSplit:
+    """`aiter.gemm_afp8wfp8_one_split` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmAfp8wfp8OneSplit", opaque("aiter_gemm_afp8wfp8_one_split", schema, kernel, fake))
+
+
+GEMM_AFP8WFP8_ONE_SPLIT: Final = Kernel(
+    name="aiter.gemm_afp8wfp8_one_split",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8",),
+            positional=0,
+            keywords=("x", "w", "x_scales", "w_scales", "dtype", "config"),
+            config=("aiter.ops.triton.gemm.basic.gemm_afp8wfp8._get_config",),
+        ),
+    ),
+    adapt=adapt_gemm_afp8wfp8_one_split,
+    opaque=opaque_gemm_afp8wfp8_one_split,
+)
+
+
+def adapt_gemm_afp8wfp8_preshuffle(form: int, functions: tuple[object, ...]) -> GemmAfp8wfp8Preshuffle:
+    """`aiter.gemm_afp8wfp8_preshuffle` as its newest release is called, from a form of any release."""
+    return cast("GemmAfp8wfp8Preshuffle", functions[0])
+
+
+def opaque_gemm_afp8wfp8_preshuffle(kernel: Callable[..., object]) -> GemmAfp8wfp8Preshuffle:
+    """`aiter.gemm_afp8wfp8_preshuffle` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w_shuffled: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w_shuffled.shape[0]), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w_shuffled, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmAfp8wfp8Preshuffle", opaque("aiter_gemm_afp8wfp8_preshuffle", schema, kernel, fake))
+
+
+GEMM_AFP8WFP8_PRESHUFFLE: Final = Kernel(
+    name="aiter.gemm_afp8wfp8_preshuffle",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8_preshuffle",),
+            positional=0,
+            keywords=("x", "w_shuffled", "x_scales", "w_scales", "dtype"),
+        ),
+    ),
+    adapt=adapt_gemm_afp8wfp8_preshuffle,
+    opaque=opaque_gemm_afp8wfp8_preshuffle,
+)
+
+
 def adapt_gemm_a4w4(form: int, functions: tuple[object, ...]) -> GemmA4w4:
     """`aiter.gemm_a4w4` as its newest release is called, from a form of any release."""
     if form == 1:
@@ -633,6 +883,78 @@ GEMM_AFP4WFP4_ONE_SPLIT: Final = Kernel(
     opaque=opaque_gemm_afp4wfp4_one_split,
 )
 
+
+def adapt_gemm_a16wfp4(form: int, functions: tuple[object, ...]) -> GemmA16wfp4:
+    """`aiter.gemm_a16wfp4` as its newest release is called, from a form of any release."""
+    return cast("GemmA16wfp4", functions[0])
+
+
+def opaque_gemm_a16wfp4(kernel: Callable[..., object]) -> GemmA16wfp4:
+    """`aiter.gemm_a16wfp4` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmA16wfp4", opaque("aiter_gemm_a16wfp4", schema, kernel, fake))
+
+
+GEMM_A16WFP4: Final = Kernel(
+    name="aiter.gemm_a16wfp4",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=(
+                "aiter.ops.triton.gemm.basic.gemm_a16wfp4.gemm_a16wfp4",
+                "aiter.ops.triton.gemm_a16wfp4.gemm_a16wfp4",
+            ),
+            positional=0,
+            keywords=("x", "w", "w_scales", "dtype"),
+        ),
+    ),
+    adapt=adapt_gemm_a16wfp4,
+    opaque=opaque_gemm_a16wfp4,
+    rules=((None, Rule(scale="even", max=6.0, apply="multiply_reciprocal", floor=0.0)),),
+)
+
+
+def adapt_gemm_a8wfp4(form: int, functions: tuple[object, ...]) -> GemmA8wfp4:
+    """`aiter.gemm_a8wfp4` as its newest release is called, from a form of any release."""
+    function = cast("Callable[..., object]", functions[0])
+
+    def gemm_a8wfp4(*, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
+        y = torch.empty((x.shape[0], w.shape[0]), dtype=dtype, device=x.device)
+        function(x=x, w=w, x_scales=x_scales, w_scales=w_scales, dtype=dtype, y=y)
+        return y
+
+    return gemm_a8wfp4
+
+
+def opaque_gemm_a8wfp4(kernel: Callable[..., object]) -> GemmA8wfp4:
+    """`aiter.gemm_a8wfp4` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.new_empty((x.shape[0], w.shape[0]), dtype=dtype)
+
+    schema = "(Tensor x, Tensor w, Tensor x_scales, Tensor w_scales, ScalarType dtype) -> Tensor"
+    return cast("GemmA8wfp4", opaque("aiter_gemm_a8wfp4", schema, kernel, fake))
+
+
+GEMM_A8WFP4: Final = Kernel(
+    name="aiter.gemm_a8wfp4",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.ops.triton.gemm.basic.gemm_a8wfp4.gemm_a8wfp4",),
+            positional=0,
+            keywords=("x", "w", "x_scales", "w_scales", "dtype", "y"),
+            since="v0.1.12",
+        ),
+    ),
+    adapt=adapt_gemm_a8wfp4,
+    opaque=opaque_gemm_a8wfp4,
+)
+
 if TYPE_CHECKING:
 
     class PerTokenQuantHip(Protocol):
@@ -666,6 +988,11 @@ if TYPE_CHECKING:
         """`aiter.ops.triton.quant.quant.dynamic_mxfp4_quant`: x [M, K] -> codes and scales."""
 
         def __call__(self, x: Tensor, /) -> tuple[Tensor, Tensor]: ...
+
+    class DynamicMxfp8Quant(Protocol):
+        """`aiter.ops.triton.quant.quant.dynamic_mxfp8_quant`: x [M, K] -> codes and scales."""
+
+        def __call__(self, x: Tensor, /, *, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]: ...
 
     class GemmA8w8Ck(Protocol):
         """`aiter.gemm_a8w8_CK`: codes [M, K] and weight [N, K] -> y [M, N]."""
@@ -726,6 +1053,42 @@ if TYPE_CHECKING:
             is_x_scale_tranposed: bool,
         ) -> Tensor: ...
 
+    class TritonGemmA16w8Blockscale(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a16w8_blockscale.gemm_a16w8_blockscale`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(self, *, x: Tensor, w: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+    class TritonGemmA16w8BlockscaleOneSplit(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a16w8_blockscale.gemm_a16w8_blockscale`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(self, *, x: Tensor, w: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+    class TritonGemmA16w8BlockscalePreshuffle(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a16w8_blockscale.gemm_a16w8_blockscale_preshuffle`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(self, *, x: Tensor, w: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+    class GemmAfp8wfp8(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmAfp8wfp8OneSplit(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmAfp8wfp8Preshuffle(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_afp8wfp8.gemm_afp8wfp8_preshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, x: Tensor, w_shuffled: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
     class GemmA4w4(Protocol):
         """`aiter.gemm_a4w4`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
@@ -749,6 +1112,18 @@ if TYPE_CHECKING:
 
     class GemmAfp4wfp4OneSplit(Protocol):
         """`aiter.ops.triton.gemm.basic.gemm_afp4wfp4.gemm_afp4wfp4`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmA16wfp4(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a16wfp4.gemm_a16wfp4`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(self, *, x: Tensor, w: Tensor, w_scales: Tensor, dtype: torch.dtype) -> Tensor: ...
+
+    class GemmA8wfp4(Protocol):
+        """`aiter.ops.triton.gemm.basic.gemm_a8wfp4.gemm_a8wfp4`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(
             self, *, x: Tensor, w: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype

@@ -58,6 +58,18 @@ A8W8_BPRESHUFFLE: Final = TunedTable(
         ("_ZN5aiter*", None),
     ),
 )
+TRITON_A16W8_BLOCKSCALE_PRESHUFFLED: Final = TunedTable(
+    name="triton_a16w8_blockscale_preshuffled",
+    library="aiter",
+    kind="json",
+    files=("ops/triton/configs/gemm/{arch}-GEMM-A16W8_BLOCKSCALE_PRESHUFFLED-N={n}-K={k}.json",),
+)
+TRITON_A16WFP4: Final = TunedTable(
+    name="triton_a16wfp4",
+    library="aiter",
+    kind="json",
+    files=("ops/triton/configs/gemm/{arch}-GEMM-A16WFP4-N={n}-K={k}.json",),
+)
 TRITON_A8W8_BLOCKSCALE: Final = TunedTable(
     name="triton_a8w8_blockscale",
     library="aiter",
@@ -95,6 +107,12 @@ TRITON_AFP4WFP4_PRESHUFFLED: Final = TunedTable(
     ),
     products=(("gfx950", "MI350X"),),
     entries=(("k", "BLOCK_SIZE_K"), ("splits", "NUM_KSPLIT")),
+)
+TRITON_AFP8WFP8_PRESHUFFLED: Final = TunedTable(
+    name="triton_afp8wfp8_preshuffled",
+    library="aiter",
+    kind="json",
+    files=("ops/triton/configs/gemm/{arch}-GEMM-AFP8WFP8_PRESHUFFLED-N={n}-K={k}.json",),
 )
 DEVICES: Final[Mapping[str, Device]] = {
     "cpu": Device(arch="cpu", vendor="cpu", family="cpu", fp8=None, mx=False, int8=True, wave=1),
@@ -255,7 +273,10 @@ TUNED: Final[Mapping[str, TunedTable]] = {
     "a8w8": A8W8,
     "a8w8_blockscale_bpreshuffle": A8W8_BLOCKSCALE_BPRESHUFFLE,
     "a8w8_bpreshuffle": A8W8_BPRESHUFFLE,
+    "triton_a16w8_blockscale_preshuffled": TRITON_A16W8_BLOCKSCALE_PRESHUFFLED,
+    "triton_a16wfp4": TRITON_A16WFP4,
     "triton_a8w8_blockscale": TRITON_A8W8_BLOCKSCALE,
     "triton_a8w8_blockscale_preshuffled": TRITON_A8W8_BLOCKSCALE_PRESHUFFLED,
     "triton_afp4wfp4_preshuffled": TRITON_AFP4WFP4_PRESHUFFLED,
+    "triton_afp8wfp8_preshuffled": TRITON_AFP8WFP8_PRESHUFFLED,
 }

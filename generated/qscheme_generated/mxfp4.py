@@ -20,6 +20,7 @@ from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_aiter import (
     DYNAMIC_MXFP4_QUANT,
+    GEMM_A16WFP4,
     GEMM_A4W4,
     GEMM_AFP4WFP4,
     GEMM_AFP4WFP4_ONE_SPLIT,
@@ -27,7 +28,7 @@ from .kernels_aiter import (
     PER_1X32_F4_QUANT_HIP,
 )
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
-from .machines import A4W4_BLOCKSCALE, TRITON_AFP4WFP4_PRESHUFFLED
+from .machines import A4W4_BLOCKSCALE, TRITON_A16WFP4, TRITON_AFP4WFP4_PRESHUFFLED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from .kernels_aiter import (
         DynamicMxfp4Quant,
+        GemmA16wfp4,
         GemmA4w4,
         GemmAfp4wfp4,
         GemmAfp4wfp4OneSplit,
@@ -161,6 +163,88 @@ def bind_aiter_asm(
             dtype=dtype,
             bpreshuffle=True,
         )
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_aiter_triton_tuned(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_triton_tuned` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("gfx950", "gfx1250"):
+        reasons.append(Reason("hardware", "gfx950 or gfx1250", facts.arch))
+    if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
+        reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
+    reasons += facts.lacks(DYNAMIC_MXFP4_QUANT, GEMM_AFP4WFP4_ONE_SPLIT, GEMM_A16WFP4, GEMM_AFP4WFP4)
+    if layer.k % 512 != 0:
+        reasons.append(Reason("layer", "K a multiple of 512", layer.found_k(512)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.arch == "gfx950" and facts.older("aiter", "v0.1.12") and layer.k % 256 != 0:
+        reasons.append(Reason("layer", "K a multiple of 256 on gfx950 with aiter before v0.1.12", layer.found_k(256)))
+    if (untuned := facts.untuned(TRITON_A16WFP4, layer.n, layer.k, (8, 64))) is not None:
+        reasons.append(Reason("tuned", "N and K tuned in triton_a16wfp4 for M = 8 and 64", untuned))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    return reasons
+
+
+def prepare_aiter_triton_tuned(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_triton_tuned` reads."""
+    return Prepared(
+        backend="aiter_triton_tuned",
+        weight=row_major(layer.weight),
+        weight_scale=column_major(layer.weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_triton_tuned(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    dynamic_mxfp4_quant: DynamicMxfp4Quant,
+    gemm_afp4wfp4_one_split: GemmAfp4wfp4OneSplit,
+    gemm_a16wfp4: GemmA16wfp4,
+    gemm_afp4wfp4: GemmAfp4wfp4,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_triton_tuned` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    if facts.batch_invariant:
+
+        def apply_batch_invariant(x: Tensor) -> Tensor:
+            codes, scale = dynamic_mxfp4_quant(x)
+            y = gemm_afp4wfp4_one_split(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
+            return y if bias is None else y + bias
+
+        def apply_quantized_batch_invariant(codes: Tensor, scale: Tensor) -> Tensor:
+            scale = column_major(scale)
+            y = gemm_afp4wfp4_one_split(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
+            return y if bias is None else y + bias
+
+        return apply_batch_invariant, apply_quantized_batch_invariant
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        if m <= 64:
+            y = gemm_a16wfp4(x=x, w=weight, w_scales=weight_scale, dtype=dtype)
+            return y if bias is None else y + bias
+        codes, scale = dynamic_mxfp4_quant(x)
+        y = gemm_afp4wfp4(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        scale = column_major(scale)
+        y = gemm_afp4wfp4(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
         return y if bias is None else y + bias
 
     return apply, apply_quantized
@@ -345,6 +429,41 @@ SCHEME: Final = Scheme(
                 (A4W4_BLOCKSCALE, (1024, 8192)),
                 (TRITON_AFP4WFP4_PRESHUFFLED, (128,)),
             ),
+        ),
+        Backend(
+            name="aiter_triton_tuned",
+            why_not=why_not_aiter_triton_tuned,
+            prepare=prepare_aiter_triton_tuned,
+            bind=bind_aiter_triton_tuned,
+            kernels=(
+                DYNAMIC_MXFP4_QUANT,
+                GEMM_AFP4WFP4_ONE_SPLIT,
+                GEMM_A16WFP4,
+                GEMM_AFP4WFP4,
+            ),
+            quantizers=(
+                DYNAMIC_MXFP4_QUANT,
+                GEMM_A16WFP4,
+            ),
+            calls=(
+                Call(
+                    when="batch_invariant on",
+                    quantize="aiter.dynamic_mxfp4_quant",
+                    gemm="aiter.gemm_afp4wfp4_one_split",
+                    batch_invariant=True,
+                    scale_layout="column_major",
+                ),
+                Call(when="M <= 64", quantize=None, gemm="aiter.gemm_a16wfp4", max_m=64),
+                Call(
+                    when="M >= 65",
+                    quantize="aiter.dynamic_mxfp4_quant",
+                    gemm="aiter.gemm_afp4wfp4",
+                    min_m=65,
+                    scale_layout="column_major",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
+            tuned=((TRITON_A16WFP4, (8, 64)),),
         ),
         Backend(
             name="aiter_triton",

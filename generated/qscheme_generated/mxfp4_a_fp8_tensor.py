@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from qscheme.layouts import row_major
+from qscheme.layouts import as_dtype, expand_rows, row_major
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
+from .kernels_aiter import GEMM_A8WFP4
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
+    from .kernels_aiter import GemmA8wfp4
     from .kernels_reference import Quantize, ReferenceLinear
 
 ACTIVATION: Final = Operand(
@@ -25,6 +27,67 @@ ACTIVATION: Final = Operand(
 WEIGHT: Final = Operand(
     format="fp4_e2m1", granularity="1x32", scale="e8m0", rule=Rule(scale="even", max=6.0, floor=0.0)
 )
+
+
+def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_triton` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("gfx950", "gfx1250"):
+        reasons.append(Reason("hardware", "gfx950 or gfx1250", facts.arch))
+    if facts.arch == "gfx1250" and facts.older("aiter", "v0.1.13"):
+        reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
+    reasons += facts.lacks(QUANTIZE, GEMM_A8WFP4)
+    if layer.k % 32 != 0:
+        reasons.append(Reason("layer", "K a multiple of 32", layer.found_k(32)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of gemm_a8wfp4 depend on M)", "on"))
+    return reasons
+
+
+def prepare_aiter_triton(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_triton` reads."""
+    return Prepared(
+        backend="aiter_triton",
+        weight=row_major(layer.weight),
+        weight_scale=layer.weight_scale,
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_triton(
+    layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, gemm_a8wfp4: GemmA8wfp4
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_triton` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fn
+    input_scale = weights.static_scale
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        codes, scale = quantize(x, ACTIVATION, fp8=fp8, scale=input_scale)
+        scale = expand_rows(scale, m)
+        y = gemm_a8wfp4(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        m = codes.shape[0]
+        scale = expand_rows(scale, m)
+        y = gemm_a8wfp4(x=codes, w=weight, x_scales=scale, w_scales=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
 
 
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -94,6 +157,21 @@ SCHEME: Final = Scheme(
     stored_scales=("e8m0",),
     producers=("Quark mxfp4_fp8",),
     backends=(
+        Backend(
+            name="aiter_triton",
+            why_not=why_not_aiter_triton,
+            prepare=prepare_aiter_triton,
+            bind=bind_aiter_triton,
+            kernels=(
+                QUANTIZE,
+                GEMM_A8WFP4,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(
+                Call(when="always", quantize="reference.quantize", gemm="aiter.gemm_a8wfp4", scale_layout="per_row"),
+            ),
+            fp8="checkpoint",
+        ),
         Backend(
             name="reference",
             why_not=why_not_reference,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qscheme.compiler import ir
+from qscheme.compiler.misfits import gemm_misfit, quantizer_misfit
 from qscheme.compiler.mistakes import unknown
 from qscheme.compiler.model import ALWAYS, Optioned
 
@@ -16,13 +17,6 @@ if TYPE_CHECKING:
     from qscheme.compiler.folder import File
     from qscheme.compiler.source import KeyPath, Place
     from qscheme.types import Operand
-
-PER_ROW = {"activation": ("per_tensor", "per_token"), "weight": ("per_tensor", "per_channel")}
-"""The granularities whose scales are one value for each row, or can be expanded to that."""
-
-
-ROWWISE = ("per_row", "row_vector")
-"""The layouts of scales with one value for each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +37,27 @@ class _Range:
     first: int
     last: int | None
     batch_invariant: bool | None
+
+
+class _Codes:
+    """Which M of codes that come quantized each call takes: its own, and those of the calls above that take none."""
+
+    def __init__(self) -> None:
+        self.left: dict[bool, tuple[int, KeyPath]] = {}
+
+    def taken(self, rows: _Range, path: KeyPath, *, itself: bool) -> _Range:
+        """The M of a call in turn; itself: whether its GEMM quantizes x, and takes no codes."""
+        modes = (True, False) if rows.batch_invariant is None else (rows.batch_invariant,)
+        if itself:
+            for mode in modes:
+                self.left.setdefault(mode, (rows.first, path))
+            return rows
+        first = min([rows.first, *(self.left.pop(mode)[0] for mode in modes if mode in self.left)])
+        return _Range(first, rows.last, rows.batch_invariant)
+
+    def refused(self) -> tuple[KeyPath, ...]:
+        """The calls whose M no call below takes."""
+        return tuple(dict.fromkeys(path for _, path in self.left.values()))
 
 
 def resolve_calls(
@@ -71,9 +86,8 @@ def resolve_calls(
     elif not backend.calls and backend.gemm is None:
         found("needs the key 'gemm' too", path)
     for call in _written(backend, path):
-        if (call.quantize is None) != (activation is None):
-            needs = "needs the key 'quantize'" if activation is not None else "the activation is none: no `quantize`"
-            found(f"{needs}{' too' if activation is not None else ''}", call.path)
+        if call.quantize is not None and activation is None:
+            found("the activation is none: no `quantize`", call.path)
     for where, message in problems:
         report(file.place(*where), message)
         return ()
@@ -81,6 +95,7 @@ def resolve_calls(
     ranges = _ranges(written, path, problems)
     whole = True
     calls: list[ir.Call] = []
+    codes = _Codes()
     for call, rows in zip(written, ranges, strict=True):
         quantize = None
         if call.quantize is not None:
@@ -93,13 +108,18 @@ def resolve_calls(
         for option in call.options:
             if option not in has and quantize is not None:
                 found(unknown(option, has, f"option of {quantize.name}"), (*call.path, "quantize", "options", option))
-        misfit = _gemm_misfit(gemm, activation, weight)
+        misfit = gemm_misfit(gemm, activation, weight)
+        if activation is not None and quantize is None and gemm.quantizes is None:
+            misfit = misfit or "needs the key 'quantize' too"
         if quantize is not None and activation is not None:
-            misfit = _quantizer_misfit(quantize, activation) or misfit
-        x_scale = _x_scale_layout(gemm, rows)
+            misfit = quantizer_misfit(quantize, activation) or misfit
+            if gemm.quantizes is not None:
+                misfit = misfit or f"{gemm.name} quantizes x itself: no `quantize`"
+        read = codes.taken(rows, call.path, itself=gemm.quantizes is not None)
+        x_scale = _x_scale_layout(gemm, read)
         if found(misfit, call.path) or x_scale is None:
             if x_scale is None:
-                text = f"M = {rows.first} to {'any' if rows.last is None else rows.last}"
+                text = f"M = {read.first} to {'any' if read.last is None else read.last}"
                 found(f"{text} crosses a layout change of x_scale of {gemm.name}; split the call", call.path)
             continue
         options = tuple((option, call.options.get(option, False)) for option in has)
@@ -108,6 +128,8 @@ def resolve_calls(
             layouts = f"writes its scales {made.quantized_layout}, and {gemm.name} reads them {x_scale.layout}"
             found(f"{quantize.name} {layouts}", call.path)
         calls.append(made)
+    for where in codes.refused():
+        found("no call below it takes codes that come quantized; give the backend one that does", where)
     if len({_weights(call.gemm) for call in calls}) > 1:
         message = "its GEMMs read the weight or its scales in different layouts; make a backend of each"
         found(message, path)
@@ -178,62 +200,6 @@ def _kernel(
         problems.append((path, f"{name} is a {kernel.does} kernel, needs a {does} kernel"))
         return None
     return kernel
-
-
-def _quantizer_misfit(quantize: ir.Kernel, activation: Operand) -> str | None:
-    """Why a quantizer cannot make the scheme's activation."""
-    name = quantize.name
-    if quantize.formats and activation.format not in quantize.formats:
-        return f"{name} makes {' and '.join(quantize.formats)}, and the scheme's activation is {activation.format}"
-    if quantize.granularity not in (None, activation.granularity):
-        return f"{name} makes {quantize.granularity} scales, and the scheme has {activation.granularity}"
-    if quantize.asymmetric == activation.symmetric:
-        has, wants = ("zero points", "none") if quantize.asymmetric else ("no zero points", "them")
-        return f"{name} makes {has}, and the scheme's activation has {wants}"
-    if (activation.global_scale is not None) and quantize.operand("input_global_scale") is None:
-        return f"{name} takes no global scale, and the scheme's activation has one"
-    if activation.mode == "static" and quantize.operand("input_scale") is None:
-        return f"{name} takes no given scale, and the scheme's activation is static"
-    if quantize.granularity is None:
-        return None
-    if activation.mode == "dynamic" and quantize.operand("input_scale") is not None:
-        return f"{name} takes a given scale, and the scheme's activation is dynamic"
-    if activation.format != "fp8_e4m3" and quantize.operand("fp8_dtype") is not None:
-        return f"{name} takes an FP8 dtype, and the scheme's activation is {activation.format}"
-    if (activation.format == "fp4_e2m1") != (quantize.codes is not None):
-        does = "packs two codes in a byte" if quantize.codes else "writes one code in a byte"
-        return f"{name} {does}, and the scheme's activation is {activation.format}"
-    if (activation.scale == "e8m0") != (quantize.scale_dtype is not None):
-        stored = quantize.scale_dtype or "float32"
-        return f"{name} writes its scales as {stored}, and the scheme's are {activation.scale}"
-    return None
-
-
-def _gemm_misfit(gemm: ir.Kernel, activation: Operand | None, weight: Operand) -> str | None:
-    """Why a GEMM cannot multiply the scheme's operands."""
-    if activation is None:
-        wants = [role for role in ("x_scale",) if gemm.operand(role) is not None and gemm.formats]
-        if wants:
-            return f"{gemm.name} takes a quantized activation, and the scheme's is none"
-    if gemm.formats and activation is not None:
-        for operand in (activation, weight):
-            if operand.format not in gemm.formats:
-                return f"{gemm.name} takes {' and '.join(gemm.formats)}, and the scheme has {operand.format}"
-        if activation.format != weight.format:
-            return (
-                f"{gemm.name} takes operands of one format, and the scheme has {activation.format} and {weight.format}"
-            )
-    for what, given, role in (("activation", activation, "x_scale"), ("weight", weight, "weight_scale")):
-        if given is None:
-            continue
-        operand, use = given, gemm.operand(role)
-        layouts = {part.layout for part in use.layouts} if use else set[str]()
-        rowwise = gemm.accumulators or not layouts.isdisjoint(ROWWISE)
-        allowed = PER_ROW[what] if rowwise else use.granularity if use else ()
-        if allowed and operand.granularity not in allowed:
-            scales = f"{' and '.join(allowed)} scales of the {what}"
-            return f"{gemm.name} takes {scales}, and the scheme has {operand.granularity}"
-    return None
 
 
 def _x_scale_layout(gemm: ir.Kernel, rows: _Range) -> ir.LayoutRange | None:

@@ -141,6 +141,15 @@ class OlderForm:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantizes:
+    """What a GEMM that is given x as it is makes of it before it multiplies."""
+
+    format: str
+    granularity: str
+    scale: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConfigUse:
     """A tile configuration: the keyword it is passed by, where it is looked up, what is set in it."""
 
@@ -151,7 +160,11 @@ class ConfigUse:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of a kernel library."""
+    """A function of a kernel library.
+
+    formats: of all operands, or of the activation where `weight_formats` has those of the weight. out: of a GEMM, the
+    keyword and row multiple of the output that the caller allocates. quantizes: of a GEMM that is given x as it is.
+    """
 
     name: str
     library: str
@@ -161,6 +174,7 @@ class Kernel:
     since: str | None
     until: str | None
     formats: tuple[str, ...]
+    weight_formats: tuple[str, ...]
     granularity: str | None
     asymmetric: bool
     operands: tuple[OperandUse, ...]
@@ -178,6 +192,8 @@ class Kernel:
     padded_in: tuple[VersionRange, ...]
     output: tuple[str, ...]
     accumulators: bool
+    out: tuple[str, int] | None
+    quantizes: Quantizes | None
     fp8: Literal["device", "checkpoint"]
     batch_invariant: bool
     older: tuple[OlderForm, ...]
@@ -188,10 +204,19 @@ class Kernel:
         """How the kernel takes an operand, None if it does not."""
         return next((use for use in self.operands if use.role == role), None)
 
+    @property
+    def takes_codes(self) -> bool:
+        """Whether it is a GEMM of codes, and not of x as it is."""
+        return self.accumulators or self.operand("x_scale") is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A quantizer and a GEMM for one range of M, in one mode or in both."""
+    """A quantizer and a GEMM for one range of M, in one mode or in both.
+
+    quantize: None where the GEMM is given x as it is. x_scale: for every M of codes that come quantized, which are
+    those of the calls above too that quantize x in the GEMM.
+    """
 
     quantize: Kernel | None
     options: tuple[tuple[str, bool], ...]
@@ -203,7 +228,7 @@ class Call:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The quantizer, if the activation is quantized, and the GEMM."""
+        """The quantizer, if there is one, and the GEMM."""
         return (self.gemm,) if self.quantize is None else (self.quantize, self.gemm)
 
     @property

@@ -20,53 +20,55 @@ STORAGE = {"bytes": "torch.uint8", "fp4x2": "torch.float4_e2m1fn_x2", "e8m0": "t
 def adapt_body(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:
     """The body of the function that makes every form look like the newest."""
     for index, older in enumerate(kernel.older, start=1):
-        if older.out is not None or older.without:
+        if older.out != kernel.out or older.without:
+            gone = [argument(kernel, role) for role in older.without]
             yield f"if form == {index}:"
-            yield from (f"    {line}" for line in _adapt_older(kernel, parameters, older))
-    if kernel.config is not None:
-        yield from _adapt_config(kernel, parameters)
+            yield from (f"    {line}" for line in _adapted("older", kernel, parameters, older.out, gone))
+    if kernel.config is not None or kernel.out is not None:
+        yield from _adapted("function", kernel, parameters, kernel.out)
     else:
         yield f'return cast("{protocol_name(kernel)}", functions[0])'
 
 
-def _adapt_older(kernel: ir.Kernel, parameters: list[Parameter], older: ir.OlderForm) -> Iterable[str]:
-    """A function in the newest form that calls an older one: without some operands, or with an output to write to."""
-    function = _free("older", parameters)
+def _adapted(
+    word: str, kernel: ir.Kernel, parameters: list[Parameter], out: tuple[str, int] | None, gone: Iterable[str] = ()
+) -> Iterable[str]:
+    """A function in the newest form around one that takes less, writes to a given output or is given its tile."""
+    function, look_up = _free(word, parameters), _free("look_up", parameters)
     returns = "Tensor" if kernel.does == "gemm" else "tuple[Tensor, Tensor]"
-    given = passed(parameters, [argument(kernel, role) for role in older.without])
-    yield f'{function} = cast("Callable[..., {returns if older.out is None else "object"}]", functions[0])'
+    yield f'{function} = cast("Callable[..., {returns if out is None else "object"}]", functions[0])'
+    if kernel.config is not None:
+        yield f'{look_up} = cast("Callable[[int, int, int], object]", functions[1])'
     yield ""
     yield f"def {kernel.name}({signature(parameters).removeprefix('self, ')}) -> {returns}:"
-    if older.out is None:
+    given = passed(parameters, gone)
+    if kernel.config is not None:
+        found, x, keyword = _free("found", parameters), argument(kernel, "x"), kernel.config.keyword
+        values = ", ".join(f"{name}={value}" for name, value in kernel.config.values)
+        rows = rows_of_weight(kernel, argument(kernel, "weight"))
+        yield f"    {found} = {look_up}({x}.shape[0], {rows}, {x}.shape[1])"
+        yield f"    {keyword} = changed_config({found}, {values})"
+        given = f"{given}, {keyword}={keyword}"
+    if out is None:
         yield f"    return {function}({given})"
     else:
-        keyword, multiple = older.out
+        yield from (f"    {line}" for line in _written_to(out, kernel, parameters, f"{function}({given}"))
+    yield ""
+    yield f"return {kernel.name}"
+
+
+def _written_to(out: tuple[str, int], kernel: ir.Kernel, parameters: list[Parameter], call: str) -> Iterable[str]:
+    """Allocate an output, have a function write to it, and return its rows."""
+    (keyword, multiple), x = out, argument(kernel, "x")
+    m = rows = f"{x}.shape[0]"
+    if multiple > 1:
         m, rows = _free("m", parameters), _free("rows", parameters)
-        x, columns = argument(kernel, "x"), rows_of_weight(kernel, argument(kernel, "weight"))
-        yield f"    {m} = {x}.shape[0]"
-        yield f"    {rows} = -(-{m} // {multiple}) * {multiple}"
-        yield f"    {keyword} = torch.empty(({rows}, {columns}), dtype={_output_dtype(kernel)}, device={x}.device)"
-        yield f"    {function}({given}, {keyword}={keyword})"
-        yield f"    return {keyword}[:{m}]"
-    yield ""
-    yield f"return {kernel.name}"
-
-
-def _adapt_config(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:
-    config = kernel.config
-    assert config is not None
-    function, look_up, found = (_free(word, parameters) for word in ("function", "look_up", "found"))
-    x, weight = argument(kernel, "x"), argument(kernel, "weight")
-    values = ", ".join(f"{name}={value}" for name, value in config.values)
-    yield f'{function} = cast("Callable[..., Tensor]", functions[0])'
-    yield f'{look_up} = cast("Callable[[int, int, int], object]", functions[1])'
-    yield ""
-    yield f"def {kernel.name}({signature(parameters).removeprefix('self, ')}) -> Tensor:"
-    yield f"    {found} = {look_up}({x}.shape[0], {rows_of_weight(kernel, weight)}, {x}.shape[1])"
-    yield f"    {config.keyword} = changed_config({found}, {values})"
-    yield f"    return {function}({passed(parameters)}, {config.keyword}={config.keyword})"
-    yield ""
-    yield f"return {kernel.name}"
+        yield f"{m} = {x}.shape[0]"
+        yield f"{rows} = -(-{m} // {multiple}) * {multiple}"
+    columns = rows_of_weight(kernel, argument(kernel, "weight"))
+    yield f"{keyword} = torch.empty(({rows}, {columns}), dtype={_output_dtype(kernel)}, device={x}.device)"
+    yield f"{call}, {keyword}={keyword})"
+    yield f"return {keyword}[:{m}]" if multiple > 1 else f"return {keyword}"
 
 
 def fake_body(kernel: ir.Kernel, parameters: list[Parameter]) -> Iterable[str]:

@@ -22,6 +22,7 @@ from qscheme.compiler.words import (
     QuantizerRole,
     Release,
     Rows,
+    ScaleFormat,
     ScaleLayout,
     Storage,
     Symbol,
@@ -104,8 +105,17 @@ class Accumulators(Closed):
 class Out(Closed):
     """An output that the caller allocates."""
 
-    as_: Keyword = Field(alias="as")
+    as_: Keyword = Field(alias="as", description="the keyword it is passed by; what the function returns is not used")
     rows: Count = Field(default=1, description="its rows are a multiple of this")
+
+
+class Quantizes(Closed):
+    """What a GEMM makes of x before it multiplies."""
+
+    format: Format
+    granularity: Granularity
+    scale: ScaleFormat = Field(default="fp32", description="the format of its scales")
+    rules: tuple[RuleModel, ...] = Field(min_length=1, description="its arithmetic, the newest release first")
 
 
 class OlderQuantizer(Filled):
@@ -120,7 +130,7 @@ class OlderGemm(Filled):
 
     symbol: tuple[Symbol, ...] = Field(default=(), min_length=1)
     without: tuple[GemmRole, ...] = Field(default=(), min_length=1, description="operands that it does not take")
-    out: Out | None = None
+    out: Out | None = Field(default=None, description="the output that the caller allocates, where that differs")
 
 
 class KnownBad(Closed):
@@ -186,7 +196,15 @@ class GemmModel(KernelModel):
 
     does: Literal["gemm"]
     operands: dict[GemmRole, OperandModel] = Field(description="what it is given, and how")
+    weight_formats: tuple[Format, ...] = Field(
+        default=(), min_length=1, description="formats of the weight, where `formats` are the activation's alone"
+    )
+    inputs: tuple[Float, ...] = Field(
+        default=(), min_length=1, description="dtypes of an x that is not quantized; absent where x is codes"
+    )
+    quantizes: Quantizes | None = Field(default=None, description="what it makes of x; absent if nothing")
     config: Config | None = None
+    out: Out | None = Field(default=None, description="the output, where the caller allocates it")
     rows: RowsPadded | None = None
     output: Annotated[
         Annotated[tuple[Float, ...], Field(min_length=1), Tag("list")] | Annotated[Accumulators, Tag("mapping")],

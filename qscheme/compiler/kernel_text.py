@@ -91,7 +91,7 @@ def source(value: object) -> str:
 def _prose(kernel: ir.Kernel) -> str:
     if kernel.does == "quantize":
         return f"`{kernel.symbols[0]}`: x [M, K] -> codes and scales."
-    return f"`{kernel.symbols[0]}`: codes [M, K] and weight [N, K] -> y [M, N]."
+    return f"`{kernel.symbols[0]}`: {'codes' if kernel.takes_codes else 'x'} [M, K] and weight [N, K] -> y [M, N]."
 
 
 def _fixed(kernel: ir.Kernel, parameters: list[Parameter]) -> str:
@@ -113,10 +113,10 @@ def forms_of(kernel: ir.Kernel) -> tuple[Form, ...]:
     positional = sum(parameter.positional for parameter in parameters)
     keywords = tuple(p.name for p in parameters if not p.positional and not p.optional)
     config = kernel.config
+    further = (*((config.keyword,) if config else ()), *((kernel.out[0],) if kernel.out else ()))
     newest = Form(
-        kernel.symbols, positional, (*keywords, config.keyword) if config else keywords, kernel.since, kernel.until,
-        config.symbols if config else (),
-    )  # fmt: skip
+        kernel.symbols, positional, (*keywords, *further), kernel.since, kernel.until, config.symbols if config else ()
+    )
     forms = [newest]
     for older in kernel.older:
         gone = {argument(kernel, role) for role in older.without}

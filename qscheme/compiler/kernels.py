@@ -9,6 +9,7 @@ from packaging.version import Version
 
 from qscheme.compiler import ir
 from qscheme.compiler.kernel_model import GemmModel, OlderGemm
+from qscheme.compiler.kernel_problems import gemm_problems, quantizer_problems
 from qscheme.compiler.parameters import class_name
 from qscheme.compiler.versions import known_bad_of, ranges_of
 from qscheme.types import Rule
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
         KernelFile,
         OlderQuantizer,
         OperandModel,
+        Out,
         QuantizerModel,
+        Quantizes,
         TunedTableModel,
     )
     from qscheme.compiler.source import Place
@@ -75,23 +78,26 @@ def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Re
         since=kernel.since,
         until=kernel.until,
         formats=kernel.formats,
+        weight_formats=gemm.weight_formats if gemm else (),
         granularity=quantizer.granularity if quantizer else None,
         asymmetric=quantizer.asymmetric if quantizer else False,
         operands=tuple(_operand(role, use) for role, use in kernel.operands.items()),
         constants=tuple((key, _constant(value)) for key, value in kernel.constants.items()),
         config=ir.ConfigUse(config.as_, config.from_, tuple(config.set.items())) if config else None,
         rotate=quantizer.rotate if quantizer else None,
-        inputs=quantizer.inputs if quantizer else (),
+        inputs=kernel.inputs,
         codes=quantizer.codes if quantizer else None,
         scale_layout=scale.layout if scale else "row_major",
         scale_option=(scale.option.as_, scale.option.layout) if scale and scale.option else None,
         scale_dtype=scale.dtype if scale else None,
-        rules=tuple((rule.since, rule_of(rule)) for rule in quantizer.rules) if quantizer else (),
+        rules=tuple((rule.since, rule_of(rule)) for rule in _rules(kernel)),
         minimum_rows=gemm.rows.minimum if gemm and gemm.rows else 1,
         multiple_rows=gemm.rows.multiple if gemm and gemm.rows else 1,
         padded_in=ranges_of(gemm.rows.versions) if gemm and gemm.rows else (),
         output=output,
         accumulators=gemm is not None and not isinstance(gemm.output, tuple),
+        out=_out(gemm.out) if gemm else None,
+        quantizes=_quantizes(gemm.quantizes) if gemm else None,
         fp8=gemm.fp8 if gemm else "device",
         batch_invariant=gemm.batch_invariant if gemm else True,
         older=tuple(_older(older, kernel) for older in _olders(kernel)),
@@ -151,9 +157,9 @@ def _problems(name: str, kernel: Anyone, file: File[KernelFile]) -> Iterator[tup
     for position, older in enumerate(_olders(kernel)):
         yield from ((("older", position, *path), message) for path, message in _older_problems(older, kernel))
     if isinstance(kernel, GemmModel):
-        yield from _gemm_problems(kernel)
+        yield from gemm_problems(kernel)
     else:
-        yield from _quantizer_problems(kernel, opaque=not file.model.traceable or kernel.traceable is False)
+        yield from quantizer_problems(kernel, opaque=not file.model.traceable or kernel.traceable is False)
 
 
 def _named_symbols(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -184,6 +190,7 @@ def _parameter_problems(kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...],
     named += [(("constants", key), key) for key in kernel.constants]
     if isinstance(kernel, GemmModel):
         named += [(("config", "as"), kernel.config.as_)] if kernel.config else []
+        named += [(("out", "as"), kernel.out.as_)] if kernel.out else []
     elif kernel.scale and kernel.scale.option:
         named.append((("scale", "option", "as"), kernel.scale.option.as_))
     for row, older in enumerate(_olders(kernel)):
@@ -235,39 +242,6 @@ def _older_problems(older: OlderQuantizer | OlderGemm, kernel: Anyone) -> Iterat
         yield (), "a kernel with a config has no older forms; describe the older one as a kernel of its own"
 
 
-def _gemm_problems(kernel: GemmModel) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    needed: tuple[str, ...] = ("x", "weight")
-    if isinstance(kernel.output, tuple):
-        needed = ("x", "weight", "x_scale", "weight_scale")
-        if "output_dtype" not in kernel.operands and len(kernel.output) > 1:
-            yield ("operands",), "needs the operand output_dtype, or one dtype of output"
-    else:
-        for role in kernel.operands:
-            if role not in needed:
-                yield ("operands", role), f"accumulators are scaled afterwards; the kernel takes no {role}"
-    for word in needed:
-        if word not in kernel.operands:
-            yield ("operands",), f"a GEMM needs the operand {word}"
-
-
-def _quantizer_problems(kernel: QuantizerModel, *, opaque: bool) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    if "x" not in kernel.operands:
-        yield ("operands",), "a quantizer needs the operand x"
-    if opaque and kernel.granularity is None:
-        yield (), "a quantizer that torch.compile cannot look into needs its granularity"
-    if opaque and kernel.codes is None and "codes_dtype" not in kernel.operands and kernel.formats != ("int8",):
-        yield (), "needs the operand codes_dtype, `codes` or `formats: [int8]`, to tell the dtype of its codes"
-    if kernel.granularity is None:
-        for role in ("fp8_dtype", "input_scale"):
-            use = kernel.operands.get(role)
-            if use and use.position is not None:
-                yield ("operands", role), f"{role} is not passed in every scheme; name its keyword with `as`"
-    releases = [rule.since for rule in kernel.rules]
-    dated = [Version(release) for release in releases[:-1] if release is not None]
-    if releases and (None in releases[:-1] or releases[-1] is not None or dated != sorted(set(dated), reverse=True)):
-        yield ("rules",), "needs a falling since in every rule but the last, which has none"
-
-
 def _olders(kernel: Anyone) -> tuple[OlderQuantizer | OlderGemm, ...]:
     return kernel.older
 
@@ -289,5 +263,19 @@ def _constant(value: bool | int | float | str | Imported) -> ir.Constant:
 
 
 def _older(older: OlderQuantizer | OlderGemm, kernel: Anyone) -> ir.OlderForm:
-    out = older.out if isinstance(older, OlderGemm) else None
-    return ir.OlderForm(older.symbol or _symbols(kernel), older.without, (out.as_, out.rows) if out else None)
+    out = older.out or kernel.out if isinstance(older, OlderGemm) and isinstance(kernel, GemmModel) else None
+    return ir.OlderForm(older.symbol or _symbols(kernel), older.without, _out(out))
+
+
+def _out(out: Out | None) -> tuple[str, int] | None:
+    return (out.as_, out.rows) if out else None
+
+
+def _rules(kernel: Anyone) -> tuple[model.RuleModel, ...]:
+    if isinstance(kernel, GemmModel):
+        return kernel.quantizes.rules if kernel.quantizes else ()
+    return kernel.rules
+
+
+def _quantizes(says: Quantizes | None) -> ir.Quantizes | None:
+    return ir.Quantizes(says.format, says.granularity, says.scale) if says else None

@@ -190,8 +190,7 @@ def _misplaced(subject: Subject, dead: set[int]) -> Iterator[Finding]:
 def _dequantizes(subject: Subject, backend: ir.Backend) -> bool:
     gemms = [call.gemm for call in backend.calls]
     return subject.space.scheme.activation is not None and all(
-        gemm.operand("weight_operand") is not None or (gemm.operand("x_scale") is None and not gemm.accumulators)
-        for gemm in gemms
+        gemm.operand("weight_operand") is not None or not (gemm.takes_codes or gemm.quantizes) for gemm in gemms
     )
 
 

@@ -72,14 +72,15 @@ def rule_findings(subject: Subject, index: int) -> Iterator[Finding]:
         return
     seen: set[str] = set()
     for row, call in enumerate(backend.calls):
-        kernel = call.quantize
+        kernel = call.gemm if call.gemm.quantizes else call.quantize
         if kernel is None or kernel.name in seen:
             continue
         seen.add(kernel.name)
         differing = [(since, field) for since, rule in kernel.rules for field in _fields(activation.rule, rule)]
         if differing:
             said = bool(subject.file.model.backends[index].calls)
-            path: KeyPath = ("backends", index, *(("calls", row) if said else ()), "quantize")
+            word = "gemm" if kernel.quantizes else "quantize"
+            path: KeyPath = ("backends", index, *(("calls", row) if said else ()), word)
             words = [
                 f"{field} {value}{f' from {since} on' if since else ''} (the scheme: {getattr(activation.rule, field)})"
                 for since, (field, value) in differing

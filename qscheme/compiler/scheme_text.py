@@ -160,6 +160,8 @@ def _functions(scheme: ir.Scheme, calls: list[ir.Call], suffix: str) -> list[str
 def _body(scheme: ir.Scheme, calls: list[ir.Call], *, quantized: bool) -> list[str]:
     lines: list[str] = []
     for call in calls:
+        if quantized and call.gemm.quantizes is not None:
+            continue  # its M is taken by a call below
         block = _quantize(scheme, call) if not quantized else []
         block += _multiply(scheme, call, quantized=quantized)
         if call.max_m is not None:
@@ -193,19 +195,19 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     lines: list[str] = []
     padded = gemm.minimum_rows > 1 or gemm.multiple_rows > 1
     layout = "row_major" if quantized else call.quantized_layout
-    activation = scheme.activation
+    activation = scheme.activation if gemm.quantizes is None else None
     plain = quantized or call.quantize is None
     stored_codes = "bytes" if plain or call.quantize is None else call.quantize.codes
     stored_scale = "bytes" if plain or call.quantize is None else call.quantize.scale_dtype
+    codes, scale = ("x" if activation is None else "codes"), "scale"
     if padded:
         lines.append(f"rows = {_padded_rows(gemm)}")
-        lines.append("codes = pad_rows(codes, rows)")
+        lines.append(f"{codes} = pad_rows({codes}, rows)")
         if not gemm.accumulators and activation is not None and activation.granularity != "per_tensor":
             lines.append("scale = pad_rows(scale, rows)")
     if layout != call.x_scale.layout and activation is not None:
         lines += _relay(scheme, call, "rows" if padded else "m")
     x, x_scale = gemm.operand("x"), gemm.operand("x_scale")
-    codes, scale = ("x" if activation is None else "codes"), "scale"
     if (
         x
         and activation is not None
@@ -290,14 +292,16 @@ def _data(backend: ir.Backend) -> str:
         for call in backend.calls
     )
     kernels = ", ".join(constant_name(kernel) for kernel in backend.kernels)
-    quantizers = ", ".join(constant_name(kernel) for kernel in backend.kernels if kernel.does == "quantize")
+    quantizers = "".join(
+        f"{constant_name(kernel)}, " for kernel in backend.kernels if kernel.does == "quantize" or kernel.quantizes
+    )
     fields = [
         f"name={backend.name!r}",
         f"why_not=why_not_{backend.name}",
         f"prepare=prepare_{backend.name}",
         f"bind=bind_{backend.name}",
         f"kernels=({kernels},)",
-        f"quantizers=({quantizers},)" if quantizers else "quantizers=()",
+        f"quantizers=({quantizers})",
         f"calls={source(calls)}",
     ]
     if backend.inputs:

@@ -80,11 +80,21 @@ def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor],
         return layers.fp8_powers(DEVICE.fp8)
     if scheme == "fp8_block128":
         return layers.fp8_groups(DEVICE.fp8, divide=backend == "aiter_triton_rdna4")
+    if scheme == "fp8_w8a16_block128":
+        return layers.as_it_is
+    if scheme == "fp8_block128_a_mxfp8":
+        return layers.mxfp8_blocks
+    if scheme == "mxfp4_a_fp8_tensor":
+        assert layer.input_scale is not None
+        return layers.fp8_under(layer.input_scale, torch.float8_e4m3fn, divide=True)
+    if scheme == "mxfp4_a_fp8_token":
+        return layers.fp8_rows(torch.float8_e4m3fn)
     return {
         ("int8_ptpc", "aiter_ck"): layers.int8_truncated,
         ("int8_ptpc", "aiter_triton"): layers.int8_nearest,
         ("mxfp4", "aiter_asm"): layers.fp4_blocks(1.5),
         ("mxfp4", "aiter_triton"): layers.fp4_blocks(1.75, ties_away=True),
+        ("mxfp4", "aiter_triton_tuned"): layers.fp4_blocks(1.75, ties_away=True),
     }[scheme, backend]
 
 

@@ -1,7 +1,7 @@
 """Repair what Triton 3.9's CPU interpreter gets wrong about narrow floating point, so that kernels round as on a GPU.
 
 It stores bfloat16 as integers: arithmetic and comparisons on bfloat16 then work on the bits, so that adding a bfloat16
-bias gives nonsense. It converts float32 to bfloat16 and to fp8 by cutting bits off, where GPUs round to nearest even.
+bias, or a product of two bfloat16 matrices, gives nonsense. It converts float32 to bfloat16 and to fp8 by cutting bits off, where GPUs round to nearest even.
 """
 
 from __future__ import annotations
@@ -64,6 +64,15 @@ def repair() -> None:
 
     for name in ("unary_op", "binary_op", "ternary_op"):
         setattr(builder, name, through_float32(getattr(builder, name)))
+    multiply = builder.create_dot
+
+    def dot(self: Any, one: Any, other: Any, *rest: Any) -> Any:
+        narrow = language.bfloat16
+        if one.dtype.scalar == narrow and other.dtype.scalar == narrow:
+            one, other = (self.cast_impl(operand, language.float32) for operand in (one, other))
+        return multiply(self, one, other, *rest)
+
+    builder.create_dot = dot
 
 
 def record() -> None:

@@ -24,9 +24,16 @@ TILES = {
     "fp8_token_x_tensor": (None, None),
     "fp8_tensor_static": (None, None),
     "fp8_tensor_dynamic": (None, None),
+    "fp8_w8a16_block128": (128, 128),
+    "fp8_block128_a_mxfp8": (128, 128),
     "mxfp4": (1, 32),
+    "mxfp4_a_fp8_tensor": (1, 32),
+    "mxfp4_a_fp8_token": (1, 32),
 }
 """Rows and columns of a weight that share a scale; None for all of them."""
+
+ACTIVATIONS = {"fp8_block128_a_mxfp8": 32, "mxfp4_a_fp8_tensor": None, "mxfp4_a_fp8_token": None}
+"""Columns of x that share a scale, where they are not those of the weight."""
 
 
 @dataclass
@@ -46,7 +53,7 @@ class Layer:
 
     def values(self) -> torch.Tensor:
         """The weight [N, K] in float64."""
-        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.kind == "mxfp4" else 1)
+        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.kind.startswith("mxfp4") else 1)
         rows, columns = TILES[self.kind]
         scale = self.weight_scale.reshape(-1, self.weight_scale.shape[-1]) if columns else self.weight_scale.view(-1, 1)
         return dequantized(self.weight, scale, rows or n, columns or k)
@@ -56,13 +63,14 @@ def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored
     """Return a layer with scales that differ much from tile to tile."""
     dtype = DTYPES[out_dtype]
     added = (torch.randn(n) * 3).to(dtype) if bias else None
-    if scheme == "mxfp4":
+    if scheme.startswith("mxfp4"):
         weight, scale = random_fp4(n, k)
-        return Layer(scheme, scheme, weight, scale, None, added, dtype)
-    if scheme.startswith("fp8_block128"):
+        given = torch.tensor([0.01]) if scheme == "mxfp4_a_fp8_tensor" else None
+        return Layer(scheme, scheme, weight, scale, given, added, dtype)
+    if "_block128" in scheme:
         weight = _random_fp8_bytes(n, k)
         scale = _spread(-(-n // 128), -(-k // 128)) * 2e-4
-        if stored_scales == "e8m0":
+        if stored_scales == "e8m0" or scheme == "fp8_block128_a_mxfp8":
             scale = torch.randint(110, 116, scale.shape, dtype=torch.uint8)
         return Layer(scheme, scheme, weight, scale, None, added, dtype)
     if scheme.startswith("fp8"):
@@ -78,7 +86,7 @@ def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored
 def random_input(scheme: str, m: int, k: int, dtype: str) -> torch.Tensor:
     """Return x [M, K] whose rows and blocks of 32 columns have very different sizes; the last of many rows is zero."""
     x = torch.randn(m, k)
-    if "_tensor_" not in scheme or scheme == "fp8_token_x_tensor":
+    if ("_tensor_" not in scheme and scheme != "mxfp4_a_fp8_tensor") or scheme == "fp8_token_x_tensor":
         rows = torch.logspace(-1, 1, m)[torch.randperm(m)].view(m, 1)
         x = x * rows * _spread(m, -(-k // 32)).repeat_interleave(32, dim=1)[:, :k]
         if m > 2:
@@ -179,6 +187,20 @@ def fp8_powers(fp8: torch.dtype) -> Callable[[torch.Tensor], Quantized]:
     return quantize
 
 
+def mxfp8_blocks(x: torch.Tensor) -> Quantized:
+    """AITER's Triton quantizer: in blocks of 32 the exponent of amax, one more from a mantissa of 1.75 on, less 8."""
+    blocks = x.double().view(x.shape[0], -1, 32)
+    mantissa, exponent = torch.frexp(blocks.abs().amax(2))
+    exponent = torch.where(mantissa == 0, -127, exponent - 9 + (mantissa * 2 >= 1.75).to(torch.int32))
+    codes = (blocks / torch.exp2(exponent.double()).unsqueeze(2)).float()
+    return codes.view(x.shape).to(torch.float8_e4m3fn), (exponent + 127).to(torch.uint8)
+
+
+def as_it_is(x: torch.Tensor) -> Quantized:
+    """An x that is not quantized, and the scale that changes nothing."""
+    return x, torch.ones(1)
+
+
 def fp8_groups(fp8: torch.dtype, divide: bool = False) -> Callable[[torch.Tensor], Quantized]:
     """AITER's compiled quantizer: in groups of 128, amax of at least 1e-10 times the reciprocal of the largest code.
 
@@ -222,9 +244,10 @@ def fp4_blocks(rounds_up_from: float, ties_away: bool = False) -> Callable[[torc
 
 def product(layer: Layer, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The layer of quantized rows [M, K] in float64 [M, N], bias included."""
-    columns = TILES[layer.kind][1]
+    columns = ACTIVATIONS.get(layer.kind, TILES[layer.kind][1])
     k = codes.shape[1] * (2 if layer.kind == "mxfp4" else 1)
     scales = scale.view(-1, 1) if scale.dim() == 1 else scale
+    columns = k if scales.shape[1] == 1 else columns
     x = dequantized(codes, scales.expand(codes.shape[0], scales.shape[1]), 1, columns or k)
     y = x @ layer.values().T
     return y if layer.bias is None else y + layer.bias.double()

@@ -17,7 +17,7 @@ from .memory import fill_with_garbage, read, write_at
 
 NAMES = {
     "x": ("XQ", "A", "x", "x_fp4"),
-    "weight": ("WQ", "B", "w", "w_preshuf"),
+    "weight": ("WQ", "B", "w", "w_preshuf", "w_shuffled"),
     "x_scale": ("x_scale", "A_scale", "x_scales"),
     "weight_scale": ("w_scale", "B_scale", "w_scales"),
 }
@@ -44,6 +44,9 @@ def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
     if name == "dynamic_mxfp4_quant":
         codes, scale = layers.fp4_blocks(1.75, ties_away=True)(x)
         return codes, scale.t().contiguous().t()
+    if name == "dynamic_mxfp8_quant":
+        check(given["quant_dtype"] == torch.float8_e4m3fn, "the OCP fp8")
+        return layers.mxfp8_blocks(x)
     codes, scale = layers.fp4_blocks(1.5)(x)
     if given["shuffle"]:
         rows, columns = scale.shape
@@ -59,9 +62,11 @@ def multiply(name: str, given: dict[str, Any]) -> torch.Tensor:
     split = (given.get("config") or {"NUM_KSPLIT": "looked up"})["NUM_KSPLIT"]
     CALLS.append((name, f"NUM_KSPLIT={split}" if "config" in given else ""))
     x, weight, x_scale, weight_scale = (
-        next(given[name] for name in names if name in given) for names in NAMES.values()
+        next((given[name] for name in names if name in given), None) for names in NAMES.values()
     )
-    if "fp4" in name or name == "gemm_a4w4":
+    if name in MIXED:
+        product = MIXED[name](given, x, weight, x_scale, weight_scale)
+    elif "fp4" in name or name == "gemm_a4w4":
         product = _fp4(name, given, x, weight, x_scale, weight_scale)
     elif "blockscale" in name:
         product = _blockscale(name, given, x, weight, x_scale, weight_scale)
@@ -76,6 +81,10 @@ def multiply(name: str, given: dict[str, Any]) -> torch.Tensor:
     if bias is not None:
         check(bias.dtype == given["dtype"], "the bias has the dtype of the output")
         product = product + bias.double()
+    if "y" in given and given["y"] is not None:
+        check(given["y"].dtype == given["dtype"] and given["y"].is_contiguous(), "an output of the dtype that is told")
+        given["y"].copy_(product)
+        return torch.empty(0)  # the function returns nothing
     out = given.get("out")
     if out is None:
         return product.to(given["dtype"])
@@ -152,3 +161,64 @@ def _swizzled(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 
 def _decoded(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return decode_codes(codes).double() * decode_scales(scale).double().repeat_interleave(32, dim=1)
+
+
+def _a8wfp4(given: dict[str, Any], x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> torch.Tensor:
+    (m, k), n = x.shape, weight.shape[0]
+    check(x.dtype == torch.float8_e4m3fn and weight.dtype == torch.uint8, "the OCP fp8, and packed bytes")
+    check(tuple(weight_scale.shape) == (n, k // 32) and weight_scale.dtype == torch.uint8, "scales [N, K/32] in bytes")
+    check(tuple(x_scale.shape) == (m, 1) and x_scale.dtype == torch.float32, "scales of x [M, 1] in float32")
+    check(given["y"] is not None and tuple(given["y"].shape) == (m, n), "an output [M, N] of the caller")
+    return (x.double() * x_scale.double()) @ _decoded(weight, weight_scale).T
+
+
+def _a16wfp4(given: dict[str, Any], x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> torch.Tensor:
+    check(x.dtype in (torch.bfloat16, torch.float16), "x as it is")
+    check(weight.dtype == weight_scale.dtype == torch.uint8, "codes and scales in bytes")
+    check(tuple(weight_scale.shape) == (weight.shape[0], x.shape[1] // 32), "scales [N, K/32]")
+    return _decoded(*layers.fp4_blocks(1.75, ties_away=True)(x)) @ _decoded(weight, weight_scale).T
+
+
+def _a16w8(given: dict[str, Any], x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> torch.Tensor:
+    check(x.dtype in (torch.bfloat16, torch.float16) and weight.dtype == DEVICE.fp8, "x as it is, fp8 of the device")
+    check(not given.get("prequant", given.get("pre_quant")), "x is multiplied as it is")
+    check(weight_scale.dtype == torch.float32, "float32 scales")
+    return x.double() @ _of_tiles(weight, weight_scale.double(), *weight.shape).T
+
+
+def _a16w8_shuffled(given: dict[str, Any], x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> torch.Tensor:
+    k, n = x.shape[1], weight.shape[0] * 16
+    check(weight.shape[1] == k * 16, "rows of the weight are folded by 16")
+    return _a16w8(given, x, unshuffled(weight, n, k), x_scale, weight_scale)
+
+
+def _afp8wfp8(given: dict[str, Any], x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> torch.Tensor:
+    check(x.dtype == weight.dtype == torch.float8_e4m3fn, "the OCP fp8")
+    check(x_scale.dtype == weight_scale.dtype == torch.uint8, "scales in bytes")
+    (n, k), rows = weight.shape, decode_scales(x_scale).double()
+    check(rows.shape[1] == k // 32, "scales of x [M, K/32]")
+    wide = rows.repeat_interleave(32, dim=1)
+    return (x.double() * wide) @ _of_tiles(weight, decode_scales(weight_scale).double(), n, k).T
+
+
+def _afp8wfp8_shuffled(given: dict[str, Any], x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> torch.Tensor:
+    check(weight.shape[1] == x.shape[1], "rows of the weight are not folded")
+    check(weight.dtype == torch.float8_e4m3fn, "the OCP fp8")
+    plain = unshuffled(weight, *weight.shape).view(weight.dtype)
+    return _afp8wfp8(given, x, plain, x_scale, weight_scale)
+
+
+def _of_tiles(weight: torch.Tensor, scale: torch.Tensor, n: int, k: int) -> torch.Tensor:
+    check(tuple(scale.shape) == (-(-n // 128), -(-k // 128)), "a scale for each tile of 128x128")
+    return weight.double() * scale.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
+
+
+MIXED = {
+    "gemm_a8wfp4": _a8wfp4,
+    "gemm_a16wfp4": _a16wfp4,
+    "gemm_a16w8_blockscale": _a16w8,
+    "gemm_a16w8_blockscale_preshuffle": _a16w8_shuffled,
+    "gemm_afp8wfp8": _afp8wfp8,
+    "gemm_afp8wfp8_preshuffle": _afp8wfp8_shuffled,
+}
+"""GEMMs whose x has another format than the weight, or scales of other tiles."""

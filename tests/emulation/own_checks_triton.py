@@ -12,6 +12,7 @@ from aiter.ops.triton._triton_kernels import gemm_afp4wfp4 as afp4_kernels
 from aiter.ops.triton.gemm_a8w8 import gemm_a8w8
 from aiter.ops.triton.gemm_a8w8_blockscale import gemm_a8w8_blockscale
 from aiter.ops.triton.gemm_a8w8_per_token_scale import gemm_a8w8_per_token_scale
+from aiter.ops.triton.gemm_a8wfp4 import gemm_a8wfp4
 from aiter.ops.triton.gemm_afp4wfp4 import gemm_afp4wfp4, gemm_afp4wfp4_preshuffled_weight_scales
 from aiter.ops.triton.quant import dynamic_mxfp4_quant, dynamic_per_token_quant_fp8_i8
 from aiter.utility.fp4_utils import e8m0_shuffle
@@ -80,6 +81,13 @@ def on_gfx950() -> dict[str, Any]:
         found[f"preshuffled_{m}"] = relative_error(multiply(row_scales, tiles, folded), expected)
         flat = weight.view(n // 16, -1)
         found[f"preshuffled_{m}_plain_weight"] = relative_error(multiply(row_scales, flat, folded), expected)
+    for m, n, k in [(5, 64, 512), (33, 96, 1024), (130, 40, 288)]:
+        x, xs = random_fp8(m, k, dtypes.fp8), random_scales(m, 1)
+        weight, weight_scales = random_fp4(n, k)
+        expected = dequantized(x, xs, 1, k) @ dequantized(weight, weight_scales, 1, 32).T
+        y = torch.full((m, n), torch.nan, dtype=BF16)
+        returned = gemm_a8wfp4(x=x, w=weight, x_scales=xs, w_scales=weight_scales, dtype=BF16, y=y)
+        found[f"a8wfp4_{m}"] = [returned is None, relative_error(y, expected)]
     config = afp4_kernels._get_config(5, 64, 256)
     found["config_keys"] = [type(config).__name__, sorted(config), config is afp4_kernels._get_config(6, 64, 256)]
     found["config_large"] = refusal(lambda: afp4_kernels._get_config(300, 8192, 4096, True))

@@ -82,7 +82,7 @@ def _named(backend: dict[str, Any]) -> set[str]:
     """The kernels that a backend names."""
     found: set[str] = set()
     for call in backend.get("calls", [backend]):
-        quantizer = call["quantize"]
+        quantizer = call.get("quantize", call["gemm"])
         found |= {call["gemm"], quantizer if isinstance(quantizer, str) else quantizer["kernel"]}
     return found
 
@@ -93,9 +93,9 @@ def _renamed(backend: dict[str, Any], kernel: str, number: int) -> dict[str, Any
     for call in changed.get("calls", [changed]):
         if call["gemm"] == old:
             call["gemm"] = new
-        if call["quantize"] == old:
+        if call.get("quantize") == old:
             call["quantize"] = new
-        elif not isinstance(call["quantize"], str) and call["quantize"]["kernel"] == old:
+        elif not isinstance(call.get("quantize", ""), str) and call["quantize"]["kernel"] == old:
             call["quantize"]["kernel"] = new
     return changed
 

@@ -27,8 +27,43 @@ REASONS = {
         for kernel in ("gemm_afp4wfp4", "gemm_afp4wfp4_one_split")
         for role in ("x", "weight", "x_scale", "weight_scale")
     },
-    "gemm_afp4wfp4_one_split: looked up as for triton_gemm_a8w8_blockscale_one_split": "a tile changes speed alone "
-    "where it fits the shape",
+    **{
+        f"{kernel}: looked up as for {other}": "a tile changes speed alone where it fits the shape"
+        for kernel, other in (
+            ("triton_gemm_a8w8_blockscale_one_split", "triton_gemm_a16w8_blockscale_one_split"),
+            ("triton_gemm_a16w8_blockscale_one_split", "triton_gemm_a8w8_blockscale_one_split"),
+            ("gemm_afp4wfp4_one_split", "triton_gemm_a8w8_blockscale_one_split"),
+            ("gemm_afp4wfp4_one_split", "triton_gemm_a16w8_blockscale_one_split"),
+            ("gemm_afp8wfp8_one_split", "triton_gemm_a8w8_blockscale_one_split"),
+            ("gemm_afp8wfp8_one_split", "triton_gemm_a16w8_blockscale_one_split"),
+            ("gemm_afp8wfp8_one_split", "gemm_afp4wfp4_one_split"),
+        )
+    },
+    **{
+        f"{kernel}: {role} as None, not bytes": _BYTES
+        for kernel, roles in (
+            ("gemm_afp8wfp8", ("x_scale", "weight_scale")),
+            ("gemm_afp8wfp8_one_split", ("x_scale", "weight_scale")),
+            ("gemm_afp8wfp8_preshuffle", ("x_scale", "weight_scale")),
+            ("gemm_a16wfp4", ("weight", "weight_scale")),
+            ("gemm_a8wfp4", ("weight", "weight_scale")),
+        )
+        for role in roles
+    },
+    **{
+        f"{kernel}: {role} {layout}, not row_major": "the function follows the strides of its scales"
+        for kernel, role, layout in (
+            ("triton_gemm_a16w8_blockscale_preshuffle", "weight_scale", "column_major"),
+            ("gemm_afp8wfp8", "x_scale", "column_major"),
+            ("gemm_afp8wfp8_one_split", "x_scale", "column_major"),
+            ("gemm_afp8wfp8_preshuffle", "x_scale", "column_major"),
+            ("gemm_afp8wfp8_preshuffle", "weight_scale", "column_major"),
+            ("gemm_a8wfp4", "weight_scale", "column_major"),
+        )
+    },
+    "dynamic_mxfp8_quant: scales written as e8m0, not bytes": _BYTES,
+    "dynamic_mxfp8_quant: scales written as fp4x2, not bytes": _BYTES,
+    "gemm_a8wfp4: FP8 as the device has it": "it runs on devices alone whose FP8 is as the checkpoint has it",
     "fp8_block128 aiter_triton_preshuffle: transpose_scale flipped in call 0": _RELAID,
     "fp8_block128 aiter_ck_preshuffle: transpose_scale flipped in call 0": _RELAID,
     "mxfp4 aiter_asm: shuffle flipped in call 1": _RELAID,

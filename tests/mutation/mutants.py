@@ -25,7 +25,12 @@ STORAGES = ("bytes", "fp4x2", "e8m0", None)
 
 
 SCHEMES = ("fp8_block128", "int8_ptpc", "int8_tensor_static", "mxfp4")
-FURTHER = (("fp8_token_x_tensor", "aiter_ck_preshuffle"), ("fp8_tensor_static", "aiter_ck"))
+FURTHER = (
+    ("fp8_token_x_tensor", "aiter_ck_preshuffle"), ("fp8_tensor_static", "aiter_ck"),
+    ("fp8_w8a16_block128", "aiter_triton_preshuffle"), ("fp8_w8a16_block128", "aiter_triton"),
+    ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"), ("fp8_block128_a_mxfp8", "aiter_triton"),
+    ("mxfp4_a_fp8_tensor", "aiter_triton"),
+)  # fmt: skip
 """Every backend of these schemes, and further backends whose kernels no other has, are mutated."""
 
 
@@ -156,7 +161,18 @@ def _quantizer(original: dict[str, Any], changed: Callable[..., Mutant]) -> Iter
 
 def _forms(name: str, original: dict[str, Any], changed: Callable[..., Mutant]) -> Iterator[Mutant]:
     if original["does"] == "gemm" and original["formats"] == ["fp8_e4m3"]:
-        yield changed("fp8 flavour", "FP8 as the checkpoint has it", _set("fp8", "checkpoint"))
+        if original.get("fp8") == "checkpoint":
+            yield changed("fp8 flavour", "FP8 as the device has it", _drop("fp8"))
+        else:
+            yield changed("fp8 flavour", "FP8 as the checkpoint has it", _set("fp8", "checkpoint"))
+    if "out" in original:
+        yield changed("output", "output not passed", _drop("out"))
+        yield changed("output", "output as out", _set("out", "as", "out"))
+    if "quantizes" in original:
+        yield changed("quantizes", "x multiplied as it is", _drop("quantizes"))
+        yield changed("quantizes", "x quantized to fp8_e4m3", _set("quantizes", "format", "fp8_e4m3"))
+    if "weight_formats" in original:
+        yield changed("formats", "a weight in the format of x", _drop("weight_formats"))
     for other, found in kernels().items():
         if found["does"] == original["does"] and found["symbol"] != original["symbol"]:
             yield changed("wrong symbol", f"the function of {other}", _set("symbol", found["symbol"]))
@@ -188,7 +204,7 @@ def mutants_of_backend(scheme: str, backend: dict[str, Any]) -> Iterator[Mutant]
     calls = backend.get("calls", [backend])
     for place, call in enumerate(calls):
         path = ("calls", place) if "calls" in backend else ()
-        quantizer = call["quantize"]
+        quantizer = call.get("quantize", "")
         name = quantizer if isinstance(quantizer, str) else quantizer["kernel"]
         option = kernels().get(name.partition(".")[2], {}).get("scale", {}).get("option")
         if option is not None:

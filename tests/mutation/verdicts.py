@@ -33,6 +33,11 @@ SHAPES = {
     ("fp8_tensor_static", "aiter_ck"): (96, 272, (17,)),
     ("mxfp4", "aiter_asm"): (128, 256, (5, 33, 65)),
     ("mxfp4", "aiter_triton"): (48, 512, (33,)),
+    ("mxfp4", "aiter_triton_tuned"): (48, 512, (33, 65)),
+    ("mxfp4_a_fp8_tensor", "aiter_triton"): (41, 96, (17,)),
+    ("fp8_w8a16_block128", "aiter_triton"): (144, 1024, (5,)),
+    ("fp8_w8a16_block128", "aiter_triton_preshuffle"): (144, 1024, (5,)),
+    ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"): (192, 384, (5,)),
 }
 SPLIT = 5
 """A number of rows for which the configuration of the FP4 GEMM has a split along K."""
@@ -42,6 +47,8 @@ def cases(scheme: str, backend: str) -> list[Case]:
     """Small layers that show every operand of a backend."""
     n, k, rows = SHAPES.get((scheme, backend), (144, 256, (5,)))
     how = {"codes": rows, "x": rows, "invariant": (SPLIT,)}
+    if load().scheme(scheme).activation is None:
+        del how["codes"]
     return [Case(scheme, backend, n, k, each, bias=True, how=word) for word, each in how.items()]
 
 
