@@ -202,7 +202,8 @@ def _quantizer_misfit(quantize: ir.Kernel, activation: Operand) -> str | None:
     if (activation.format == "fp4_e2m1") != (quantize.codes is not None):
         does = "packs two codes in a byte" if quantize.codes else "writes one code in a byte"
         return f"{name} {does}, and the scheme's activation is {activation.format}"
-    if (activation.scale == "e8m0") != (quantize.scale_dtype is not None):
+    decoded = quantize.scale_dtype == "e8m0" and activation.scale == "fp32" and activation.rule.scale != "amax_div"
+    if (activation.scale == "e8m0") != (quantize.scale_dtype is not None) and not decoded:
         stored = quantize.scale_dtype or "float32"
         return f"{name} writes its scales as {stored}, and the scheme's are {activation.scale}"
     return None
@@ -215,16 +216,19 @@ def _gemm_misfit(gemm: ir.Kernel, activation: Operand | None, weight: Operand) -
         if wants:
             return f"{gemm.name} takes a quantized activation, and the scheme's is none"
     if gemm.formats and activation is not None:
-        for operand in (activation, weight):
-            if operand.format not in gemm.formats:
-                return f"{gemm.name} takes {' and '.join(gemm.formats)}, and the scheme has {operand.format}"
-        if activation.format != weight.format:
+        for operand, formats in ((activation, gemm.formats), (weight, gemm.weight_formats or gemm.formats)):
+            if operand.format not in formats:
+                return f"{gemm.name} takes {' and '.join(formats)}, and the scheme has {operand.format}"
+        if not gemm.weight_formats and activation.format != weight.format:
             return (
                 f"{gemm.name} takes operands of one format, and the scheme has {activation.format} and {weight.format}"
             )
     for what, given, role in (("activation", activation, "x_scale"), ("weight", weight, "weight_scale")):
         if given is None:
             continue
+        level = "input_global_scale" if what == "activation" else "weight_global_scale"
+        if given.global_scale is not None and gemm.operand(level) is None and not gemm.global_scales_after:
+            return f"{gemm.name} takes no global scale of the {what}, and the scheme has one"
         operand, use = given, gemm.operand(role)
         layouts = {part.layout for part in use.layouts} if use else set[str]()
         rowwise = gemm.accumulators or not layouts.isdisjoint(ROWWISE)

@@ -84,7 +84,7 @@ class Needs:
 class OperandUse:
     """How a kernel takes one operand: by keyword or position, in which layout, viewed how.
 
-    granularity: the tiles that a scale may have, empty for any.
+    granularity: the tiles that a scale may have, empty for any. required: whether zeros stand in for a missing bias.
     """
 
     role: str
@@ -93,6 +93,7 @@ class OperandUse:
     layouts: tuple[LayoutRange, ...]
     dtype: str | None
     granularity: tuple[str, ...] = ()
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ class Kernel:
     since: str | None
     until: str | None
     formats: tuple[str, ...]
+    weight_formats: tuple[str, ...]
     granularity: str | None
     asymmetric: bool
     operands: tuple[OperandUse, ...]
@@ -150,6 +152,7 @@ class Kernel:
     multiple_rows: int
     output: tuple[str, ...]
     accumulators: bool
+    global_scales_after: bool
     fp8: Literal["device", "checkpoint"]
     batch_invariant: bool
     older: tuple[OlderForm, ...]

@@ -110,7 +110,9 @@ class _Resolver:
             products = tuple(sorted(table.products.items()))
             for arch in table.products:
                 self.arch_is_known(arch, file, file.key_place("tuned_tables", name, "products", arch))
-            self.tables[name] = TunedTable(name, says.library, table.kind, table.files, table.variable, products), place
+            rows = tuple(sorted(table.rows.items()))
+            found = TunedTable(name, says.library, table.kind, table.files, table.variable, products, rows)
+            self.tables[name] = found, place
 
     def library_kernels(self, file: File[KernelFile]) -> None:
         for name, kernel in file.model.kernels.items():

@@ -10,7 +10,7 @@ from qscheme.compiler.ir import Imported
 from qscheme.compiler.kernel_functions import STORAGE
 from qscheme.compiler.kernel_text import source
 from qscheme.compiler.parameters import constant_name, protocol_name
-from qscheme.compiler.prepare_text import SCALE_STEPS, levels, prepare_lines
+from qscheme.compiler.prepare_text import SCALE_STEPS, levels, levels_after, prepare_lines
 from qscheme.types import Call
 
 if TYPE_CHECKING:
@@ -193,6 +193,14 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     plain = quantized or call.quantize is None
     stored_codes = "bytes" if plain or call.quantize is None else call.quantize.codes
     stored_scale = "bytes" if plain or call.quantize is None else call.quantize.scale_dtype
+    if (
+        not plain
+        and call.quantize
+        and call.quantize.scale_dtype == "e8m0"
+        and activation
+        and activation.scale == "fp32"
+    ):
+        lines.append("scale = e8m0_to_fp32(scale)")
     if padded:
         lines.append(f"rows = {_padded_rows(gemm)}")
         lines.append("codes = pad_rows(codes, rows)")
@@ -201,6 +209,8 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     if layout != call.x_scale.layout and activation is not None:
         lines += _relay(scheme, call, "rows" if padded else "m")
     x, x_scale = gemm.operand("x"), gemm.operand("x_scale")
+    if x and x.layouts[0].layout != "row_major":
+        lines.append(f"codes = {x.layouts[0].layout}(codes)")
     codes, scale = ("x" if activation is None else "codes"), "scale"
     if (
         x
@@ -234,13 +244,17 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
         **{name: name if has else None for name, has in levels(scheme)},
     }
     product = f"{gemm.name}({_arguments(gemm, given)})"
-    if padded:
-        product = f"{product}[:m]"
     if gemm.accumulators:
-        return [*lines, f"return scale_accumulators({product}, scale, weight_scale, bias, dtype)"]
-    if fused:
+        cut = "[:m]" if padded else ""
+        return [*lines, f"return scale_accumulators({product}{cut}, scale, weight_scale, bias, dtype)"]
+    if fused and not padded:
         return [*lines, f"return {product}"]
-    return [*lines, f"y = {product}", "return y if bias is None else y + bias"]
+    lines.append(f"y = {product}")
+    if padded:
+        lines.append("y = y[:m]")
+    if gemm.global_scales_after:
+        lines.append(f"y = (y{levels_after(scheme)}).to(dtype)")
+    return [*lines, "return y" if fused else "return y if bias is None else y + bias"]
 
 
 def _padded_rows(gemm: ir.Kernel) -> str:
