@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from qscheme.layouts import as_dtype, pad_rows, row_major, shuffle_16x16
+from qscheme.numerics import scale_levels
 from qscheme.tilings import tiles_32x8
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
@@ -104,7 +105,7 @@ def bind_aiter_asm(
             a_preshuffle=True,
         )
         y = y[:m]
-        y = (y / input_global_scale / weight_global_scale).to(dtype)
+        y = scale_levels(y, ACTIVATION, WEIGHT, input_global_scale, weight_global_scale)
         return y if bias is None else y + bias
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ def bind_aiter_asm(
             a_preshuffle=True,
         )
         y = y[:m]
-        y = (y / input_global_scale / weight_global_scale).to(dtype)
+        y = scale_levels(y, ACTIVATION, WEIGHT, input_global_scale, weight_global_scale)
         return y if bias is None else y + bias
 
     return apply, apply_quantized

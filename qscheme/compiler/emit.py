@@ -35,7 +35,7 @@ KNOWN = {
         "fold_rows", "k_major", "pad_rows", "padded_column_major", "row_major", "row_vector", "shuffle_16x16",
         "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "swizzled_shape", "transposed",
     ),
-    "qscheme.numerics": ("scale_accumulators", "scale_shape"),
+    "qscheme.numerics": ("scale_accumulators", "scale_levels", "scale_shape"),
     "qscheme.ops": ("changed_config", "opaque"),
     "qscheme.tilings": ("tiles_2x128", "tiles_32x4", "tiles_32x8"),
     "qscheme.types": (

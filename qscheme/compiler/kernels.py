@@ -42,8 +42,8 @@ TAKEN = frozenset((
     "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
     "devices", "switches", "libraries", "tuned", "mapping", "switch", "library_source", "tuned_table", "literal",
     "type_alias", "type_checking",
-    "opaque", "changed_config", "scale_shape", "swizzled_shape", "bias_or_zeros", "tiles_2x128", "tiles_32x4",
-    "tiles_32x8",
+    "opaque", "changed_config", "scale_shape", "scale_levels", "swizzled_shape", "bias_or_zeros", "tiles_2x128",
+    "tiles_32x4", "tiles_32x8",
 ))  # fmt: skip
 """Names that generated modules use themselves, in small letters; no kernel and no tuned table may have one."""
 

@@ -86,7 +86,6 @@ def levels(scheme: ir.Scheme) -> Iterable[tuple[str, bool]]:
 
 
 def levels_after(scheme: ir.Scheme) -> str:
-    """What a product is multiplied and divided by where its GEMM knows no global scales; both are float32."""
-    operands = {"input_global_scale": scheme.activation, "weight_global_scale": scheme.weight}
-    signs = {name: operand.global_scale for name, operand in operands.items() if operand and operand.global_scale}
-    return "".join(f" {'/' if sign == 'divide' else '*'} {name}" for name, sign in signs.items())
+    """The global scales by which a product is scaled where its GEMM knows none, as arguments."""
+    found = {name: name if has else "None" for name, has in levels(scheme)}
+    return f"{found['input_global_scale']}, {found['weight_global_scale']}"

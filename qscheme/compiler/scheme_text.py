@@ -250,11 +250,13 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     if fused and not padded:
         return [*lines, f"return {product}"]
     lines.append(f"y = {product}")
+    if fused:
+        return [*lines, "return y[:m]"]
     if padded:
         lines.append("y = y[:m]")
     if gemm.global_scales_after:
-        lines.append(f"y = (y{levels_after(scheme)}).to(dtype)")
-    return [*lines, "return y" if fused else "return y if bias is None else y + bias"]
+        lines.append(f"y = scale_levels(y, {given['activation']}, WEIGHT, {levels_after(scheme)})")
+    return [*lines, "return y if bias is None else y + bias"]
 
 
 def _padded_rows(gemm: ir.Kernel) -> str:
