@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .compiled_gemm_fp4 import encode_codes
 from .reference import FP4, dequantized, random_fp4
 
 if TYPE_CHECKING:
@@ -25,8 +26,14 @@ TILES = {
     "fp8_tensor_static": (None, None),
     "fp8_tensor_dynamic": (None, None),
     "mxfp4": (1, 32),
+    "mxfp8": (1, 32),
+    "mxfp4_a_mxfp8": (1, 32),
+    "nvfp4": (1, 16),
+    "nvfp4_modelopt": (1, 16),
 }
 """Rows and columns of a weight that share a scale; None for all of them."""
+FP4_WEIGHTS = ("mxfp4", "mxfp4_a_mxfp8", "nvfp4", "nvfp4_modelopt")
+FP4_ACTIVATIONS = ("mxfp4", "nvfp4", "nvfp4_modelopt")
 
 
 @dataclass
@@ -43,22 +50,40 @@ class Layer:
     name: str = "layer"
     rotation: int | None = None
     prequantized: bool = False
+    weight_global_scale: torch.Tensor | None = None
+    input_global_scale: torch.Tensor | None = None
 
     def values(self) -> torch.Tensor:
         """The weight [N, K] in float64."""
-        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.kind == "mxfp4" else 1)
+        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.kind in FP4_WEIGHTS else 1)
         rows, columns = TILES[self.kind]
         scale = self.weight_scale.reshape(-1, self.weight_scale.shape[-1]) if columns else self.weight_scale.view(-1, 1)
-        return dequantized(self.weight, scale, rows or n, columns or k)
+        return self.level(self.weight_global_scale) * dequantized(self.weight, scale, rows or n, columns or k)
+
+    def level(self, global_scale: torch.Tensor | None) -> float:
+        """What a global scale multiplies values by."""
+        if global_scale is None:
+            return 1.0
+        return 1 / float(global_scale) if self.kind == "nvfp4" else float(global_scale)
 
 
 def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored_scales: str = "fp32") -> Layer:
     """Return a layer with scales that differ much from tile to tile."""
     dtype = DTYPES[out_dtype]
     added = (torch.randn(n) * 3).to(dtype) if bias else None
-    if scheme == "mxfp4":
+    if scheme in ("mxfp4", "mxfp4_a_mxfp8"):
         weight, scale = random_fp4(n, k)
         return Layer(scheme, scheme, weight, scale, None, added, dtype)
+    if scheme == "mxfp8":
+        scale = torch.randint(108, 118, (n, k // 32), dtype=torch.uint8)
+        return Layer(scheme, scheme, _random_fp8_bytes(n, k), scale, None, added, dtype)
+    if scheme.startswith("nvfp4"):
+        weight, scale = random_fp4(n, k)[0], torch.randint(0x20, 0x70, (n, k // 16), dtype=torch.uint8)
+        levels = [torch.tensor([value if scheme == "nvfp4" else 1 / value]) for value in (1500.0, 70.0)]
+        return Layer(
+            scheme, scheme, weight, scale.view(torch.float8_e4m3fn), None, added, dtype,
+            weight_global_scale=levels[0], input_global_scale=levels[1],
+        )  # fmt: skip
     if scheme.startswith("fp8_block128"):
         weight = _random_fp8_bytes(n, k)
         scale = _spread(-(-n // 128), -(-k // 128)) * 2e-4
@@ -165,16 +190,33 @@ def fp8_under(scale: torch.Tensor, fp8: torch.dtype, divide: bool = False) -> Ca
     return quantize
 
 
-def fp8_powers(fp8: torch.dtype) -> Callable[[torch.Tensor], Quantized]:
-    """In groups of 128 the least power of two that amax over the largest code does not exceed."""
+def fp8_powers(fp8: torch.dtype, size: int = 128, stored: bool = False) -> Callable[[torch.Tensor], Quantized]:
+    """In groups of 128 the least power of two that amax over the largest code does not exceed; stored: as E8M0."""
 
     def quantize(x: torch.Tensor) -> Quantized:
-        groups = x.float().view(x.shape[0], -1, 128)
+        groups = x.float().view(x.shape[0], -1, size)
         amax = groups.abs().amax(2).clamp(min=1e-10)
         largest = 224.0 if fp8 == torch.float8_e4m3fnuz else 448.0
         mantissa, exponent = torch.frexp(amax.double() / largest)
         scale = torch.exp2((exponent - (mantissa == 0.5).to(torch.int32)).double()).float()
-        return (groups / scale.unsqueeze(2)).clamp(-largest, largest).view(x.shape).to(fp8), scale
+        codes = (groups / scale.unsqueeze(2)).clamp(-largest, largest).view(x.shape).to(fp8)
+        return codes, (scale.log2() + 127).to(torch.uint8) if stored else scale
+
+    return quantize
+
+
+def fp4_levels(level: float) -> Callable[[torch.Tensor], Quantized]:
+    """NVFP4: in blocks of 16 amax over 6 and over a level, in E4M3; codes to the nearest, ties to even.
+
+    level: what the global scale multiplies scales by.
+    """
+
+    def quantize(x: torch.Tensor) -> Quantized:
+        blocks = x.float().view(x.shape[0], -1, 16)
+        scale = (blocks.abs().amax(2) / 6 / level).clamp(max=448).to(torch.float8_e4m3fn)
+        grid = (scale.float() * level).unsqueeze(2)
+        scaled = torch.where(grid == 0, 0.0, blocks / grid)
+        return encode_codes(scaled.view(x.shape)), scale
 
     return quantize
 
@@ -223,10 +265,10 @@ def fp4_blocks(rounds_up_from: float, ties_away: bool = False) -> Callable[[torc
 def product(layer: Layer, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The layer of quantized rows [M, K] in float64 [M, N], bias included."""
     columns = TILES[layer.kind][1]
-    k = codes.shape[1] * (2 if layer.kind == "mxfp4" else 1)
+    k = codes.shape[1] * (2 if layer.kind in FP4_ACTIVATIONS else 1)
     scales = scale.view(-1, 1) if scale.dim() == 1 else scale
     x = dequantized(codes, scales.expand(codes.shape[0], scales.shape[1]), 1, columns or k)
-    y = x @ layer.values().T
+    y = layer.level(layer.input_global_scale) * x @ layer.values().T
     return y if layer.bias is None else y + layer.bias.double()
 
 
