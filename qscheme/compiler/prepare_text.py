@@ -89,3 +89,9 @@ def levels_after(scheme: ir.Scheme) -> str:
     """The global scales by which a product is scaled where its GEMM knows none, as arguments."""
     found = {name: name if has else "None" for name, has in levels(scheme)}
     return f"{found['input_global_scale']}, {found['weight_global_scale']}"
+
+
+def padded_rows(gemm: ir.Kernel) -> str:
+    """How many rows a GEMM is given for M rows, as an expression over m."""
+    rows = gemm.multiple_rows
+    return f"-(-m // {rows}) * {rows}" if rows > 1 else f"max(m, {gemm.minimum_rows})"

@@ -10,7 +10,7 @@ from qscheme.compiler.ir import Imported
 from qscheme.compiler.kernel_functions import STORAGE
 from qscheme.compiler.kernel_text import source
 from qscheme.compiler.parameters import constant_name, protocol_name
-from qscheme.compiler.prepare_text import SCALE_STEPS, levels, levels_after, prepare_lines
+from qscheme.compiler.prepare_text import SCALE_STEPS, levels, levels_after, padded_rows, prepare_lines
 from qscheme.types import Call
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     ):
         lines.append("scale = e8m0_to_fp32(scale)")
     if padded:
-        lines.append(f"rows = {_padded_rows(gemm)}")
+        lines.append(f"rows = {padded_rows(gemm)}")
         lines.append("codes = pad_rows(codes, rows)")
         if not gemm.accumulators and activation is not None and activation.granularity != "per_tensor":
             lines.append("scale = pad_rows(scale, rows)")
@@ -257,11 +257,6 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     if gemm.global_scales_after:
         lines.append(f"y = scale_levels(y, {given['activation']}, WEIGHT, {levels_after(scheme)})")
     return [*lines, "return y if bias is None else y + bias"]
-
-
-def _padded_rows(gemm: ir.Kernel) -> str:
-    rows = gemm.multiple_rows
-    return f"-(-m // {rows}) * {rows}" if rows > 1 else f"max(m, {gemm.minimum_rows})"
 
 
 def _relay(scheme: ir.Scheme, call: ir.Call, rows: str) -> list[str]:
