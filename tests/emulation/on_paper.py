@@ -210,7 +210,9 @@ def _tiled(
         factors = [scale.view(torch.float8_e4m3fn).double().repeat_interleave(16, dim=1) for scale in scales]
         factors[0] = factors[0] * given["GlobalScaleA"] * given["GlobalScaleB"]
     else:
-        check(x_scale.dtype in (torch.uint8, torch.float8_e8m0fnu), "scales in E8M0")
+        stored = torch.float8_e8m0fnu if name == "gemm_a4w4" else torch.uint8
+        check(x_scale.dtype == weight_scale.dtype == stored, f"scales as {stored}")
+        check(name != "gemm_a8w4_mxfp8" or weight.dtype == torch.uint8, "packed codes as bytes")
         factors = [decode_scales(scale).double().repeat_interleave(32, dim=1) for scale in scales]
     return (codes * factors[0]) @ (values * factors[1]).T
 

@@ -37,8 +37,8 @@ SHAPES = {
     ("mxfp4", "aiter_asm"): (128, 256, (5, 33, 65)),
     ("mxfp4", "aiter_asm_even"): (128, 256, (5, 33, 65)),
     ("mxfp4", "aiter_f4gemm"): (1024, 256, (3,)),
-    ("mxfp8", "aiter_asm"): (2048, 128, (3,)),
-    ("mxfp4_a_mxfp8", "aiter_asm"): (2048, 128, (3,)),
+    ("mxfp8", "aiter_asm"): (2048, 256, (3,)),
+    ("mxfp4_a_mxfp8", "aiter_asm"): (2048, 256, (3,)),
     ("nvfp4", "aiter_asm"): (1024, 256, (3,)),
     ("mxfp4", "aiter_triton"): (48, 512, (33,)),
 }
