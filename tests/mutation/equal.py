@@ -26,7 +26,7 @@ REASONS = {
             "gemm_a8w4_mxfp8",
             "gemm_nvfp4_asm",
             "gemm_a4w4_apreshuffle",
-        )  # fmt: skip
+        )
     },
     "flatmm_a8w8_blockscale_asm: weight_scale column_major, not k_major": "the same bytes under another shape",
     **{
