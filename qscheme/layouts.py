@@ -265,6 +265,11 @@ def as_dtype(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.to(dtype)
 
 
+def bias_or_zeros(bias: Tensor | None, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A bias [N] in a dtype, zeros for None."""
+    return torch.zeros(n, dtype=dtype, device=device) if bias is None else bias.to(dtype)
+
+
 def swizzled_shape(rows: int, columns: int) -> tuple[int, int]:
     """The shape of scales [rows, columns] after `swizzle_e8m0_256x8`."""
     return -(-rows // 256) * 256, -(-columns // 8) * 8

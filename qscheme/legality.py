@@ -34,37 +34,40 @@ class Illegal(NamedTuple):
         return f"{self.place}: {self.message}"
 
 
-def table_of(path: Path, tables: Mapping[str, TunedTable], name: str | None = None) -> TunedTable:
-    """The table that a file belongs to, by the names of its files; or the one that is named.
+def tables_of(path: Path, tables: Mapping[str, TunedTable], name: str | None = None) -> list[TunedTable]:
+    """The tables that a file belongs to, by the names of their files; or the one that is named.
 
-    Raises UnknownFact for a file or a name that no table has.
+    Two tables may share files and count different rows of them. Raises UnknownFact for a file or a name that no table
+    has.
     """
     if name is not None:
         if name not in tables:
             raise UnknownFact(f"unknown tuned table {name!r}{suggestion(name, tables)}")
-        return tables[name]
-    for table in tables.values():
-        for pattern in table.files:
-            last = re.sub(r"\{\w+\}", "*", pattern).rpartition("/")[2]
-            if fnmatchcase(path.name, last):
-                return table
+        return [tables[name]]
+    found = [
+        table
+        for table in tables.values()
+        if any(fnmatchcase(path.name, re.sub(r"\{\w+\}", "*", one).rpartition("/")[2]) for one in table.files)
+    ]
+    if found:
+        return found
     raise UnknownFact(f"{path} has the name of no tuned table; name the table: {', '.join(sorted(tables))}")
 
 
 def files_of(path: Path, tables: Mapping[str, TunedTable], name: str | None = None) -> list[tuple[Path, TunedTable]]:
     """A file with its table, or every file of every table in the folder of a library's package, sorted by path.
 
-    Raises UnknownFact for a path that is not there, and what `table_of` raises.
+    Raises UnknownFact for a path that is not there, and what `tables_of` raises.
     """
     if path.is_file():
-        return [(path, table_of(path, tables, name))]
+        return [(path, table) for table in tables_of(path, tables, name)]
     if not path.is_dir():
         raise UnknownFact(f"there is no file or folder {path}")
     patterns = [(table, re.sub(r"\{\w+\}", "*", pattern)) for table in tables.values() for pattern in table.files]
-    found = {file: table for table, pattern in patterns if name in (None, table.name) for file in path.glob(pattern)}
+    found = {(file, table) for table, pattern in patterns if name in (None, table.name) for file in path.glob(pattern)}
     if not found:
         raise UnknownFact(f"{path} has no file of a tuned table; give the folder of the library's package, or a file")
-    return sorted(found.items(), key=lambda item: item[0])
+    return sorted(found, key=lambda item: (item[0], item[1].name))
 
 
 def illegal_rows(files: Iterable[tuple[Path, TunedTable]]) -> tuple[int, tuple[Illegal, ...]]:
@@ -110,6 +113,8 @@ def _csv(
             yield place, [f"needs {len(header)} cells, found {len(cells)}"]
             continue
         row = dict(zip(header, cells, strict=True))
+        if any(row.get(column, values[0]) not in values for column, values in table.rows):
+            continue  # a row of another table in the same file
         try:
             k = [positive(name, row[name]) for name in COLUMNS][-1]
         except ValueError as problem:

@@ -41,6 +41,7 @@ __all__ = [
     "reference_linear",
     "rotate_hadamard",
     "scale_accumulators",
+    "scale_levels",
     "scale_shape",
     "tile",
     "unpack_e2m1",
@@ -219,6 +220,24 @@ def scale_accumulators(
     y = accumulators.to(torch.float32) * x_scale.to(torch.float32).reshape(-1, 1)
     y = y * weight_scale.to(torch.float32).reshape(1, -1)
     return (y if bias is None else y + bias.to(torch.float32)).to(out_dtype)
+
+
+def scale_levels(
+    y: Tensor,
+    activation: Operand | None,
+    weight: Operand,
+    x_global_scale: Tensor | None,
+    weight_global_scale: Tensor | None,
+) -> Tensor:
+    """A product y [M, N] without global scales under those of both operands, in float32 and cast back once.
+
+    Each global scale, one value or None, multiplies or divides as its operand says.
+    """
+    scaled = y.to(torch.float32)
+    for operand, level in ((activation, x_global_scale), (weight, weight_global_scale)):
+        if operand is not None and level is not None:
+            scaled = scaled / level if operand.global_scale == "divide" else scaled * level
+    return scaled.to(y.dtype)
 
 
 def _scale_grid(scale: Tensor, operand: Operand, rows: int, columns: int) -> Tensor:

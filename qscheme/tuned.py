@@ -93,7 +93,8 @@ class TunedFiles:
     which is what conditions ask for, the exact row is the one that AITER finds. For any other M this answers "no row"
     where AITER may take the row of a larger one.
     A row that stands twice, in one file or in several, counts once: which kernel the library prefers does not matter
-    here, and nothing is ever written. Further columns (libtype, q_dtype_w, kernel names, times) are not looked at.
+    here, and nothing is ever written. Rows that have another value than the table asks for in a column (AITER keeps
+    INT8 and FP8 rows in one file, told apart by q_dtype_w) do not count; further columns are not looked at.
 
     A JSON table (one file for each N and K, a key for each range of M) has a shape if the file for exactly N and K is
     there and a key other than `any` covers M: `M_LEQ_x`, `M_GEQ_x`, or in releases before AITER v0.1.8 `small` (M under
@@ -132,7 +133,7 @@ class TunedFiles:
         rows = self._rows.get(table.name)
         if rows is None:
             try:
-                rows = frozenset(row for path in self._files(table) for row in _rows(path))
+                rows = frozenset(row for path in self._files(table) for row in _rows(path, table.rows))
             except UnreadableError as problem:
                 rows = str(problem)
             rows = self._rows.setdefault(table.name, rows)
@@ -242,8 +243,8 @@ def _simulated(cells: list[str], names: frozenset[str] | None) -> _Simulated | s
         return str(problem)
 
 
-def _rows(path: Path) -> Iterator[_Row]:
-    """The rows of one CSV file of a kernel library."""
+def _rows(path: Path, only: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[_Row]:
+    """The rows of one CSV file of a kernel library; only: the columns and the values in them that count."""
     lines = lines_of(path)
     line, header = next(lines, NOTHING)
     absent = [name for name in COLUMNS if name not in header]
@@ -251,6 +252,7 @@ def _rows(path: Path) -> Iterator[_Row]:
         raise UnreadableError(f"{path}:{line}: needs the column {absent[0]}, found {', '.join(header) or 'nothing'}")
     places = [header.index(name) for name in COLUMNS]
     arch = header.index("gfx") if "gfx" in header else None
+    wanted = [(header.index(column), values) for column, values in only if column in header]
     for line, cells in lines:
         if len(cells) != len(header):
             raise UnreadableError(f"{path}:{line}: needs {len(header)} cells, found {len(cells)}")
@@ -258,7 +260,8 @@ def _rows(path: Path) -> Iterator[_Row]:
             units, m, n, k = (positive(name, cells[place]) for name, place in zip(COLUMNS, places, strict=True))
         except ValueError as problem:
             raise UnreadableError(f"{path}:{line}: {problem}") from None
-        yield (None if arch is None else cells[arch], units, m, n, k)
+        if all(cells[place] in values for place, values in wanted):
+            yield (None if arch is None else cells[arch], units, m, n, k)
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:

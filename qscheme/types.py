@@ -194,7 +194,8 @@ class TunedTable(NamedTuple):
 
     files: paths relative to the library's package, tried in order; CSV ones may hold `*`, JSON ones may hold `{arch}`,
     `{product}`, `{n}` and `{k}`. variable: the environment variable that replaces the CSV files. products: the
-    marketing names that old file names use instead of architectures. The K of a row is the logical K.
+    marketing names that old file names use instead of architectures. rows: columns of a CSV file and what a row must
+    have in each to count, wherever the file has that column. The K of a row is the logical K.
 
     What `qscheme check` asks of rows: key: further columns that tell the rows of a shape apart. kernels: patterns of
     the names of kernels, `{k}` standing for the tile along K, each with `log2` where a row's split is the logarithm of
@@ -208,6 +209,7 @@ class TunedTable(NamedTuple):
     files: tuple[str, ...]
     variable: str | None = None
     products: tuple[tuple[str, str], ...] = ()
+    rows: tuple[tuple[str, tuple[str, ...]], ...] = ()
     key: tuple[str, ...] = ()
     kernels: tuple[tuple[str, str | None], ...] = ()
     entries: tuple[tuple[str, str], ...] = ()

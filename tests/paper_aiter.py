@@ -29,6 +29,7 @@ DTYPES = SimpleNamespace(
     fp32=torch.float32,
     fp8=torch.float8_e4m3fn,
     fp4x2=torch.float4_e2m1fn_x2,
+    fp8_e8m0=torch.float8_e8m0fnu,
 )
 
 
@@ -75,6 +76,7 @@ class PaperAiter:
         names = [word.partition("=")[0] for word in words]
         given = ", ".join(f"{word}={word}" for word in names)
         scope: dict[str, Any] = {"torch": torch, "dtypes": DTYPES, "run": self._run, "returns": parameters[-1]}
+        scope["MX_DEFAULT_ROUND_MODE"] = 1
         exec(f"def {name}({', '.join(words)}):\n    return run({name!r}, returns, dict({given}))", scope)
         return scope[name]
 
@@ -98,13 +100,17 @@ def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
         largest = torch.finfo(given["quant_dtype"]).max
         return (x / given["scale"]).clamp(-largest, largest).to(given["quant_dtype"]), given["scale"].view(1)
     if name == "per_group_quant_hip":
-        return x.to(given["quant_dtype"]), torch.ones(m, k // given["group_size"])
+        scale = torch.ones(m, k // given["group_size"])
+        return x.to(given["quant_dtype"]), scale.to(given.get("scale_type", torch.float32))
     if name == "dynamic_mxfp8_quant":
         return x.to(given["quant_dtype"]), torch.full((m, k // 32), 127, dtype=torch.uint8)
+    if name == "per_1x32_mx_quant_hip" and given["quant_dtype"] != torch.float4_e2m1fn_x2:
+        return x.to(given["quant_dtype"]), torch.ones(m, k // 32).to(given["scale_type"])
     codes = x.view(torch.uint8)[:, : k // 2].clone()
     if name == "dynamic_mxfp4_quant":
         return codes, torch.full((k // 32, m), 127, dtype=torch.uint8).t()
-    shape = swizzled_shape(m, k // 32) if given["shuffle"] else (m, k // 32)
+    shuffled = given["e8m0_shuffle"] if name == "quant_mxfp4_hip" else given["shuffle"]
+    shape = swizzled_shape(m, k // 32) if shuffled else (m, k // 32)
     scale = torch.full(shape, 128 if given.get("hadamard_rotate") else 127, dtype=torch.uint8)
     return codes.view(torch.float4_e2m1fn_x2), scale.view(torch.float8_e8m0fnu)
 

@@ -46,13 +46,22 @@ FP8 = [
 ]
 FP8_SHUFFLED = [
     *(
-        Case("fp8_block128", "aiter_ck_preshuffle", 208, 384, ROWS, bias, scales=scales)
+        Case("fp8_block128", "aiter_ck_preshuffle", 192, 384, ROWS, bias, scales=scales)
         for bias, scales in ((False, "fp32"), (True, "e8m0"))
     ),
     *(
-        Case("fp8_block128", "aiter_ck_preshuffle", 208, 384, (1, 3, 33, 200), True, how=how)
+        Case("fp8_block128", "aiter_ck_preshuffle", 192, 384, (1, 3, 33, 200), True, how=how)
         for how in ("rotated", *HOW[1:])
     ),
+]
+FP8_FLAT = [
+    *(Case("fp8_block128", "aiter_asm_flatmm", 512, 384, (1, 3, 128, 200), bias, "fp16") for bias in (False, True)),
+    Case("fp8_block128", "aiter_asm_flatmm", 256, 128, (5,), scales="e8m0", dtype="fp16"),
+    *(
+        Case("fp8_block128", "aiter_asm_flatmm", 256, 384, (1, 33), True, "fp16", how=how)
+        for how in ("rotated", *HOW[1:])
+    ),
+    Case("fp8_block128", "aiter_asm_flatmm", 256, 384, (33,), True, "fp16", how="invariant"),
 ]
 FP8_SHUFFLED_TUNED = Case("fp8_block128", "aiter_ck_preshuffle", 7168, 256, (65,), tuned=False)
 FP8_POWERS = [
@@ -63,11 +72,13 @@ FP8_ROWS = [
     *(Case("fp8_ptpc", "aiter_ck", 96, 384, (1, 3, 33), True, how=how) for how in ("rotated", *HOW[1:])),
     Case("fp8_ptpc", "aiter_ck_untuned", 96, 272, (1, 33), True, tuned=False),
     *(
-        Case(scheme, "aiter_ck_preshuffle", 128, 320, ROWS, bias, dtype)
+        Case(scheme, backend, n, k, (1, 33, 63, 64, 256, 257), bias, dtype)
         for scheme in ("fp8_ptpc", "fp8_token_x_tensor")
+        for backend, n, k in (("aiter_ck_preshuffle", 64, 1664), ("aiter_ck_preshuffle_short", 128, 640))
         for bias, dtype in ((False, "bf16"), (True, "fp16"))
     ),
-    *(Case("fp8_ptpc", "aiter_ck_preshuffle", 128, 320, (1, 3, 33), True, how=how) for how in ("rotated", *HOW[1:])),
+    Case("fp8_ptpc", "aiter_ck_preshuffle", 1536, 1536, (1, 255, 256)),
+    *(Case("fp8_ptpc", "aiter_ck_preshuffle", 64, 1536, (1, 3, 33), True, how=how) for how in ("rotated", *HOW[1:])),
     Case("fp8_token_x_tensor", "aiter_ck", 96, 272, (1, 33), True),
     Case("fp8_token_x_tensor", "aiter_ck_untuned", 96, 272, (1, 33), True, tuned=False),
 ]
@@ -92,6 +103,7 @@ KERNELS = {
     ("int8_tensor_static", "aiter_ck"): (None, "gemm_a8w8"),
     ("fp8_block128", "aiter_ck"): ("dynamic_per_token_scaled_quant", "gemm_a8w8_blockscale"),
     ("fp8_block128", "aiter_ck_preshuffle"): ("dynamic_per_token_scaled_quant", "gemm_a8w8_blockscale_bpreshuffle"),
+    ("fp8_block128", "aiter_asm_flatmm"): ("dynamic_per_token_scaled_quant", "flatmm_a8w8_blockscale_asm"),
     ("fp8_block128_ue8m0", "aiter_ck"): (None, "gemm_a8w8_blockscale"),
     **{
         (scheme, backend): ("dynamic_per_token_scaled_quant", gemm)
@@ -100,6 +112,7 @@ KERNELS = {
             ("aiter_ck", "gemm_a8w8"),
             ("aiter_ck_untuned", "gemm_a8w8"),
             ("aiter_ck_preshuffle", "gemm_a8w8_bpreshuffle"),
+            ("aiter_ck_preshuffle_short", "gemm_a8w8_bpreshuffle"),
         )
     },
     ("fp8_tensor_static", "aiter_ck"): ("static_per_tensor_quant", "gemm_a8w8"),
@@ -108,20 +121,35 @@ KERNELS = {
 }
 """The compiled quantizer and GEMM that each backend reaches."""
 
+LATER = {
+    ("int8_ptpc", "aiter_asm"),
+    ("fp8_block128_ue8m0", "aiter_ck_e8m0"),
+    ("mxfp4", "aiter_asm_even"),
+    *((scheme, backend) for scheme in ("mxfp8", "mxfp4_a_mxfp8") for backend in ("aiter_asm", "aiter_asm_1024")),
+    *((scheme, "aiter_asm") for scheme in ("nvfp4", "nvfp4_modelopt")),
+}
+"""The backends whose kernels later releases have; test_bindings_releases.py calls them on paper."""
+
 REFUSED = [
-    Case("fp8_block128", "aiter_ck_preshuffle", 208, 384, (1,), dtype="fp16"),
-    Case("fp8_block128", "aiter_ck_preshuffle", 208, 384, (1,), tuned=False),
-    Case("fp8_block128", "aiter_triton_preshuffle", 208, 384, (1,)),
+    Case("fp8_block128", "aiter_ck_preshuffle", 192, 384, (1,), dtype="fp16"),
+    Case("fp8_block128", "aiter_ck_preshuffle", 192, 384, (1,), tuned=False),
+    Case("fp8_block128", "aiter_triton_preshuffle", 192, 384, (1,)),
     Case("mxfp4", "aiter_asm", 128, 512, (65,), dtype="fp16"),
     Case("mxfp4", "aiter_asm", 128, 512, (65,), tuned=False),
     Case("int8_ptpc", "aiter_ck", 96, 272, (1,), how="invariant"),
+    Case("fp8_block128", "aiter_ck_preshuffle", 208, 384, (1,)),
+    Case("fp8_ptpc", "aiter_ck_preshuffle", 96, 1536, (1,)),
+    Case("fp8_ptpc", "aiter_ck_preshuffle", 128, 1408, (1,)),
+    Case("fp8_ptpc", "aiter_ck_preshuffle_short", 192, 640, (1,)),
+    Case("fp8_block128", "aiter_asm_flatmm", 256, 384, (1,)),
+    Case("int8_ptpc", "aiter_asm", 128, 384, (1,)),
 ]
 ON_BOTH = [*INT8, *INT8_STATIC, *FP8, *FP8_SHUFFLED, *FP8_POWERS, *FP8_ROWS, *FP8_TENSOR]
 CASES = {
-    "gfx942": [*ON_BOTH, *REFUSED, FP4[0], FP8_SHUFFLED_TUNED],
+    "gfx942": [*ON_BOTH, *FP8_FLAT, *REFUSED, FP4[0], FP8_SHUFFLED_TUNED],
     "gfx950": [*ON_BOTH, *FP4, FP4_BY_COMPOSABLE_KERNEL, FP8_SHUFFLED_TUNED, FP4_TUNED, *REFUSED],
 }
-RUN = [("gfx942", case) for case in ON_BOTH] + [
+RUN = [("gfx942", case) for case in (*ON_BOTH, *FP8_FLAT)] + [
     ("gfx950", case) for case in (*ON_BOTH, *FP4, FP4_BY_COMPOSABLE_KERNEL, FP8_SHUFFLED_TUNED, FP4_TUNED)
 ]
 
@@ -156,7 +184,8 @@ def test_every_backend_with_a_compiled_kernel_is_bound() -> None:
         for backend in load().scheme(scheme).backends
         if backend.name.startswith(("aiter_ck", "aiter_asm"))
     }
-    assert compiled == set(KERNELS)
+    assert compiled == set(KERNELS) | LATER
+    assert set() == set(KERNELS) & LATER
 
 
 @pytest.mark.parametrize(("scheme", "backend"), KERNELS)
@@ -196,6 +225,13 @@ def test_a_tuned_row_may_lead_to_a_composable_kernel(outcomes: dict[tuple[str, C
         (REFUSED[3], "needs output in bf16, found fp16"),
         (REFUSED[4], "needs N and K tuned in a4w4_blockscale for M = 1024 and 8192, found no row"),
         (REFUSED[5], "needs switch batch_invariant off"),
+        (REFUSED[6], "needs N a multiple of 64, found N = 208"),
+        (REFUSED[7], "needs N a multiple of 64, found N = 96"),
+        (REFUSED[8], "needs K of at least 1536, found K = 1408"),
+        (REFUSED[9], "needs N a multiple of 128, found N = 192"),
+        (REFUSED[10], "needs gfx942, found gfx950"),
+        (REFUSED[10], "needs output in fp16, found bf16"),
+        (REFUSED[11], "gemm_a8w8_ASM of aiter v0.1.12 and later, found aiter 0.1.7.post2.dev18"),
     ],
     ids=str,
 )

@@ -7,10 +7,12 @@ layout of another one, gives wrong numbers.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import paper_aiter
 import pytest
+import torch
 from emulation import on_paper
 from emulation.bindings import Case, outcome
 from emulation.device import DEVICE
@@ -26,41 +28,59 @@ if TYPE_CHECKING:
 
 ROUNDING = 0.005
 RELEASES = ("v0.1.5", "v0.1.8", "v0.1.12", "v0.1.16", "v0.1.20")
-ARCHES = {
+ARCHES: dict[str | tuple[str, str], tuple[str, ...]] = {
     "aiter_triton_preshuffle": ("gfx1250",),
     "aiter_triton_rdna4": ("gfx1201",),
     "aiter_triton_tuned": ("gfx950",),
     "aiter_triton_one_split": ("gfx950",),
-    "aiter_asm": ("gfx950",),
     ("fp8_w8a16_block128", "aiter_triton_preshuffle"): ("gfx942", "gfx950"),
     ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"): ("gfx942", "gfx950"),
+    "aiter_asm_1024": ("gfx1250",),
+    "aiter_asm_flatmm": ("gfx942",),
+    "aiter_ck_e8m0": ("gfx950",),
+    "aiter_f4gemm": ("gfx1250",),
+    **{(scheme, "aiter_asm"): ("gfx1250",) for scheme in ("mxfp8", "mxfp4_a_mxfp8", "nvfp4", "nvfp4_modelopt")},
+    ("int8_ptpc", "aiter_asm"): ("gfx942", "gfx950"),
 }
-"""By the name of a backend, or its scheme and name."""
-
-SHAPES = {
+"""The architectures of a backend, by its name or its scheme and name, where they are not those of its scheme."""
+SHAPES: dict[str | tuple[str, str], tuple[int, int, tuple[int, ...]]] = {
     "int8_ptpc": (96, 272, (33,)),
     "int8_tensor_static": (96, 272, (33,)),
     "fp8_block128": (144, 256, (17,)),
     "fp8_block128_ue8m0": (144, 256, (17,)),
-    "fp8_ptpc": (128, 320, (17,)),
-    "fp8_token_x_tensor": (128, 320, (17,)),
+    "fp8_ptpc": (96, 272, (17,)),
+    "fp8_token_x_tensor": (96, 272, (17,)),
     "fp8_tensor_static": (96, 272, (17,)),
     "fp8_tensor_dynamic": (96, 272, (17,)),
     "fp8_w8a16_block128": (144, 1024, (17,)),
     "fp8_block128_a_mxfp8": (192, 256, (17,)),
-    "mxfp4": (32, 512, (31, 64, 65)),
     "mxfp4_a_fp8_tensor": (41, 96, (17,)),
     "mxfp4_a_fp8_token": (41, 96, (17,)),
+    "mxfp4": (32, 512, (31, 64, 65)),
+    "mxfp8": (2048, 256, (3, 34)),
+    "mxfp4_a_mxfp8": (2048, 256, (3, 34)),
+    "nvfp4": (1024, 256, (3,)),
+    "nvfp4_modelopt": (1024, 256, (3,)),
+    **{(scheme, "aiter_asm_1024"): (1024, 256, (3,)) for scheme in ("mxfp8", "mxfp4_a_mxfp8")},
+    ("fp8_block128", "aiter_asm_flatmm"): (256, 384, (17,)),
+    ("fp8_block128", "aiter_ck_preshuffle"): (192, 384, (17,)),
+    ("int8_ptpc", "aiter_asm"): (128, 384, (33,)),
+    ("mxfp4", "aiter_f4gemm"): (1024, 256, (3,)),
+    **{(scheme, "aiter_ck_preshuffle"): (64, 1536, (17,)) for scheme in ("fp8_ptpc", "fp8_token_x_tensor")},
+    **{(scheme, "aiter_ck_preshuffle_short"): (128, 640, (17,)) for scheme in ("fp8_ptpc", "fp8_token_x_tensor")},
 }
+"""N, K and numbers of rows of a scheme, or of one of its backends."""
 BACKENDS = [
     (scheme, backend.name, arch)
     for scheme in load().schemes
     for backend in load().scheme(scheme).backends
     if backend.name.startswith("aiter")
-    for arch in ARCHES.get((scheme, backend.name))
-    or ARCHES.get(backend.name, ("gfx942", "gfx950") if scheme.startswith("fp8") else ("gfx950",))
+    for arch in ARCHES.get(
+        (scheme, backend.name),
+        ARCHES.get(backend.name, ("gfx942", "gfx950") if scheme.startswith("fp8") else ("gfx950",)),
+    )
 ]
-FIRST = {
+FIRST: dict[str | tuple[str, str], str] = {
     "aiter_triton_preshuffle": "v0.1.16",
     "aiter_triton_rdna4": "v0.1.16",
     ("fp8_block128", "aiter_ck_preshuffle"): "v0.1.8",
@@ -73,6 +93,12 @@ FIRST = {
     ("mxfp4_a_fp8_token", "aiter_triton"): "v0.1.12",
     ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"): "v0.1.16",
     ("fp8_block128_a_mxfp8", "aiter_triton"): "v0.1.16",
+    ("int8_ptpc", "aiter_asm"): "v0.1.12",
+    "aiter_asm_even": "v0.1.16",
+    "aiter_ck_e8m0": "v0.1.20",
+    "aiter_asm_1024": "v0.1.20",
+    "aiter_f4gemm": "v0.1.20",
+    **{(scheme, "aiter_asm"): "v0.1.20" for scheme in ("mxfp8", "mxfp4_a_mxfp8", "nvfp4", "nvfp4_modelopt")},
 }
 """The first of these releases that a backend, by its name or its scheme and name, works with; v0.1.5 if not here."""
 
@@ -98,8 +124,12 @@ def machine(arch: str, release: str, batch_invariant: bool = False) -> Facts:
 
 
 def case(scheme: str, backend: str, how: str) -> Case:
-    n, k, rows = SHAPES[scheme]
-    return Case(scheme, backend, n, k, rows, bias=True, how=how)
+    n, k, rows = shape(scheme, backend)
+    return Case(scheme, backend, n, k, rows, bias=True, dtype="fp16" if "flatmm" in backend else "bf16", how=how)
+
+
+def shape(scheme: str, backend: str) -> tuple[int, int, tuple[int, ...]]:
+    return SHAPES.get((scheme, backend)) or SHAPES[scheme]
 
 
 def works(scheme: str, backend: str, release: str) -> bool:
@@ -124,7 +154,7 @@ def test_every_operand_stands_at_its_parameter(
 
 @pytest.mark.parametrize(("scheme", "backend", "arch", "release"), TOO_OLD)
 def test_a_release_without_the_kernel_is_refused_by_name(scheme: str, backend: str, arch: str, release: str) -> None:
-    n, k, _ = SHAPES[scheme]
+    n, k, _ = shape(scheme, backend)
     decision = explain(random_layer(scheme, n, k, False, "bf16"), facts=machine(arch, release), backend=backend)
     assert decision.chosen is None
     [refusal] = [refusal for refusal in decision.refused if refusal.backend == backend]
@@ -158,3 +188,27 @@ def test_gemm_a4w4_gets_an_output_in_the_releases_that_want_one(
     outcome(case("mxfp4", "aiter_asm", "x"), facts=machine("gfx950", release))
     [given] = [given for name, given in installed.calls if name == "gemm_a4w4"]
     assert allocated == (given.get("out") is not None)
+
+
+def test_a_layer_without_a_bias_gives_zeros_where_the_kernel_must_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    paper = paper_aiter.install(monkeypatch, "v0.1.20")
+    monkeypatch.setattr(paper_aiter, "quantize", on_paper.quantize)
+    monkeypatch.setattr(paper_aiter, "multiply", on_paper.multiply)
+    wanted = dataclasses.replace(case("int8_ptpc", "aiter_asm", "x"), bias=False)
+    errors = outcome(wanted, facts=machine("gfx942", "v0.1.20"))["errors"]
+    assert {True} == {error <= ROUNDING for error in errors}
+    [given] = [given for name, given in paper.calls if name == "gemm_a8w8_ASM"]
+    assert (torch.float32, [0.0] * wanted.n) == (given["bias"].dtype, given["bias"].tolist())
+
+
+@pytest.mark.parametrize(("scheme", "padded"), [("mxfp8", 34), ("nvfp4", 1024)])
+def test_kernels_that_compute_whole_groups_of_rows_get_them(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, padded: int
+) -> None:
+    paper = paper_aiter.install(monkeypatch, "v0.1.20")
+    monkeypatch.setattr(paper_aiter, "quantize", on_paper.quantize)
+    monkeypatch.setattr(paper_aiter, "multiply", on_paper.multiply)
+    wanted = dataclasses.replace(case(scheme, "aiter_asm", "x"), rows=(33,))
+    outcome(wanted, facts=machine("gfx1250", "v0.1.20"))
+    [given] = [given for _, given in paper.calls if "ScaleA" in given]
+    assert padded == given["A"].shape[0]

@@ -77,7 +77,7 @@ def test_an_unknown_backend_is_told_with_a_suggestion(asked: dict[str, Any]) -> 
 def test_the_decision_is_kept_with_every_refusal() -> None:
     decision = qscheme.dispatch(layer(), CPU).decision
     assert ("int8_ptpc", "model.layers.0.mlp.up_proj", "torch_int_mm") == decision[:3]
-    assert ["aiter_ck", "aiter_triton"] == [refusal.backend for refusal in decision.refused]
+    assert ["aiter_asm", "aiter_ck", "aiter_triton"] == [refusal.backend for refusal in decision.refused]
     assert all(refusal.reasons for refusal in decision.refused)
     assert decision == qscheme.explain(layer(), CPU)
 
@@ -88,7 +88,9 @@ def test_a_forced_backend_is_the_only_one_considered() -> None:
         qscheme.dispatch(layer(), CPU, backend="aiter_ck")
     decision = raised.value.decision
     assert decision.chosen is None
-    assert {"aiter_ck", "aiter_triton", "torch_int_mm", "reference"} == {one.backend for one in decision.refused}
+    assert {"aiter_asm", "aiter_ck", "aiter_triton", "torch_int_mm", "reference"} == {
+        one.backend for one in decision.refused
+    }
     assert "aiter_ck: needs gfx942 or gfx950, found cpu" in str(raised.value)
     assert "reference: needs reference asked for, found only aiter_ck asked for" in str(raised.value)
 
@@ -117,7 +119,7 @@ def test_a_forced_backend_that_is_disabled_raises() -> None:
 
 def test_given_facts_are_believed() -> None:
     decision = qscheme.explain(layer(), Facts.simulate("gfx942"))
-    assert ("aiter_ck", ()) == (decision.chosen, decision.refused)
+    assert ("aiter_ck", ["aiter_asm"]) == (decision.chosen, [refusal.backend for refusal in decision.refused])
 
 
 def test_a_layer_may_be_explained_before_it_is_loaded() -> None:
@@ -170,7 +172,7 @@ def test_a_fallback_is_logged_once_with_the_reasons_against_the_better_ones(log:
     assert ("qscheme", logging.WARNING) == (record.name, record.levelno)
     expected = "a fallback is used, first for layer model.layers.0.mlp.up_proj: scheme mxfp4: runs on reference"
     lines = record.getMessage().splitlines()
-    assert [expected, "  aiter_triton: needs gfx950 or gfx1250, found cpu"] == [lines[0], lines[2]]
+    assert [expected, "  aiter_triton: needs gfx950 or gfx1250, found cpu"] == [lines[0], lines[4]]
 
 
 def test_a_fallback_with_other_reasons_is_logged_too(log: pytest.LogCaptureFixture) -> None:

@@ -184,15 +184,15 @@ TABLES = {
 
 OTHERS = {
     "fp8_ptpc": """
-                      gfx942                   gfx950                   gfx1250                  gfx1201                  gfx90a     sm_90                    cpu                      gfx9999
-        untuned       torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
-        tuned         aiter_ck_preshuffle      aiter_ck_preshuffle      torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
-        aiter_off     torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
-        aiter_0.1.2   aiter_ck                 aiter_ck                 torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
-        invariant     -                        -                        -                        -                        -          -                        -                        -
-        fp16          aiter_ck_preshuffle      aiter_ck_preshuffle      aiter_triton             aiter_triton             reference  reference                reference                reference
-        n_1006        aiter_triton             aiter_triton             aiter_triton             aiter_triton             reference  reference                torch_scaled_mm_rowwise  reference
-        k_1056        aiter_ck                 aiter_ck                 torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+                     gfx942                     gfx950                     gfx1250                  gfx1201                  gfx90a     sm_90                    cpu                      gfx9999
+        untuned      torch_scaled_mm_rowwise    torch_scaled_mm_rowwise    torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+        tuned        aiter_ck_preshuffle_short  aiter_ck_preshuffle_short  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+        aiter_off    torch_scaled_mm_rowwise    torch_scaled_mm_rowwise    torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+        aiter_0.1.2  aiter_ck                   aiter_ck                   torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
+        invariant    -                          -                          -                        -                        -          -                        -                        -
+        fp16         aiter_ck_preshuffle_short  aiter_ck_preshuffle_short  aiter_triton             aiter_triton             reference  reference                reference                reference
+        n_1006       aiter_triton               aiter_triton               aiter_triton             aiter_triton             reference  reference                torch_scaled_mm_rowwise  reference
+        k_1056       aiter_ck                   aiter_ck                   torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference  torch_scaled_mm_rowwise  torch_scaled_mm_rowwise  reference
     """,
     "fp8_tensor_static": """
                       gfx942           gfx950           gfx1250          gfx1201          gfx90a     sm_90            cpu              gfx9999

@@ -363,6 +363,15 @@ def test_views_share_memory_and_have_inverses(dtype):
     assert same_bytes(x, layouts.from_bytes(layouts.bytes_of(x), dtype))
 
 
+# --- biases --------------------------------------------------------------------------------------
+
+
+def test_a_missing_bias_becomes_zeros_and_any_other_is_cast():
+    bias = torch.randn(7).to(torch.bfloat16)
+    assert same_bytes(bias.float(), layouts.bias_or_zeros(bias, 7, torch.float32, bias.device))
+    assert same_bytes(torch.zeros(7), layouts.bias_or_zeros(None, 7, torch.float32, bias.device))
+
+
 # --- torch.compile -------------------------------------------------------------------------------
 
 

@@ -1206,3 +1206,24 @@ def test_a_static_linear_traces_as_one_graph():
     traced = torch.compile(linear, fullgraph=True, backend="aot_eager")
     x, input_scale = torch.randn(7, 300), torch.tensor([0.01])
     assert torch.equal(linear(x, input_scale), traced(x, input_scale))
+
+
+# --- global scales after the product -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("one", "other"), [("divide", "divide"), ("multiply", "divide"), ("multiply", "multiply")])
+def test_a_product_is_scaled_by_both_levels_and_rounded_once(one, other):
+    y = torch.randn(5, 7).to(torch.bfloat16)
+    levels = torch.tensor([37.5]), torch.tensor([0.003])
+    actual = numerics.scale_levels(y, nvfp4(one), nvfp4(other), *levels)
+    expected = y.double()
+    for word, level in zip((one, other), levels, strict=True):
+        expected = expected / level.double() if word == "divide" else expected * level.double()
+    assert actual.dtype == torch.bfloat16
+    assert float(((actual.double() - expected).abs() / expected.abs()).max()) <= 2**-8 * 1.001
+
+
+def test_a_level_that_is_not_there_scales_nothing():
+    y = torch.randn(3, 5)
+    assert torch.equal(y, numerics.scale_levels(y, None, nvfp4(None), None, None))
+    assert torch.equal(y * 2, numerics.scale_levels(y, None, nvfp4("multiply"), None, torch.tensor([2.0])))

@@ -56,6 +56,21 @@ def test_a_row_for_every_m_is_tuned(tmp_path: Path) -> None:
     assert files.untuned(CSV, MI350, 256, 512, 768, (1024, 8192)) is None
 
 
+def test_a_row_counts_only_with_the_values_that_its_table_asks_for(tmp_path: Path) -> None:
+    write(tmp_path, "configs/a4w4_tuned.csv", "gfx,cu_num,M,N,K,dtype\ngfx950,256,16,512,768,torch.int8\n")
+    write(tmp_path, "configs/models/old_a4w4_tuned.csv", "cu_num,M,N,K\n256,32,512,768\n")
+    files = TunedFiles(tmp_path)
+    untuned = {
+        (word, m): files.untuned(
+            CSV._replace(name=word, rows=(("dtype", (f"torch.{word}", "torch.fp4")),)), MI350, 256, 512, 768, (m,)
+        )
+        is not None
+        for word in ("int8", "fp8")
+        for m in (16, 32)  # a file without the column is from before there were several
+    }
+    assert {("int8", 16): False, ("int8", 32): False, ("fp8", 16): True, ("fp8", 32): False} == untuned
+
+
 def test_the_missing_m_are_named(tmp_path: Path) -> None:
     files = csv_rows(tmp_path, "gfx950,256,1024,512,768,1\n")
     expected = "no row for M=64, 2048 and 8192, N=512, K=768 on gfx950 with 256 compute units in a4w4"

@@ -24,6 +24,7 @@ from qscheme.layouts import (
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_aiter import (
+    FLATMM_A8W8_BLOCKSCALE_ASM,
     GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE,
     GEMM_A8W8_BLOCKSCALE_CK,
     PER_GROUP_QUANT_HIP,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
     from .kernels_aiter import (
+        FlatmmA8w8BlockscaleAsm,
         GemmA8w8BlockscaleBpreshuffle,
         GemmA8w8BlockscaleCk,
         PerGroupQuantHip,
@@ -228,8 +230,8 @@ def why_not_aiter_ck_preshuffle(facts: Facts, layer: LayerFacts) -> list[Reason]
             )
         )
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE)
-    if layer.n % 16 != 0:
-        reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
+    if layer.n % 64 != 0:
+        reasons.append(Reason("layer", "N a multiple of 64", layer.found_n(64)))
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype != "bf16":
@@ -291,6 +293,70 @@ def bind_aiter_ck_preshuffle(
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
         scale = k_major(scale)
         y = gemm_a8w8_blockscale_bpreshuffle(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_aiter_asm_flatmm(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_asm_flatmm` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx942":
+        reasons.append(Reason("hardware", "gfx942", facts.arch))
+    reasons += facts.lacks(PER_GROUP_QUANT_HIP, FLATMM_A8W8_BLOCKSCALE_ASM)
+    if layer.n % 256 != 0:
+        reasons.append(Reason("layer", "N a multiple of 256", layer.found_n(256)))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype != "fp16":
+        reasons.append(Reason("layer", "output in fp16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if not facts.on("aiter_flatmm_blockscale"):
+        reasons.append(Reason("switch", "switch aiter_flatmm_blockscale on (QSCHEME_AITER_FLATMM_BLOCKSCALE=1)", "off"))
+    return reasons
+
+
+def prepare_aiter_asm_flatmm(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_asm_flatmm` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_asm_flatmm",
+        weight=shuffle_16x16(weight),
+        weight_scale=k_major(e8m0_to_fp32(weight_scale)),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_asm_flatmm(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    per_group_quant_hip: PerGroupQuantHip,
+    flatmm_a8w8_blockscale_asm: FlatmmA8w8BlockscaleAsm,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_asm_flatmm` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = per_group_quant_hip(x, quant_dtype=fp8, transpose_scale=True, group_size=128)
+        y = flatmm_a8w8_blockscale_asm(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        scale = k_major(scale)
+        y = flatmm_a8w8_blockscale_asm(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
         return y if bias is None else y + bias
 
     return apply, apply_quantized
@@ -575,7 +641,8 @@ def bind_torch_scaled_mm(
             output_dtype=dtype,
             scale_recipe_a=scaled_mm_1x128_scale_recipe_a,
             scale_recipe_b=scaled_mm_1x128_scale_recipe_b,
-        )[:m]
+        )
+        y = y[:m]
         return y if bias is None else y + bias
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
@@ -592,7 +659,8 @@ def bind_torch_scaled_mm(
             output_dtype=dtype,
             scale_recipe_a=scaled_mm_1x128_scale_recipe_a,
             scale_recipe_b=scaled_mm_1x128_scale_recipe_b,
-        )[:m]
+        )
+        y = y[:m]
         return y if bias is None else y + bias
 
     return apply, apply_quantized
@@ -733,6 +801,26 @@ SCHEME: Final = Scheme(
             ),
             inputs=("bf16", "fp16"),
             tuned=((A8W8_BLOCKSCALE_BPRESHUFFLE, (1024, 8192)),),
+        ),
+        Backend(
+            name="aiter_asm_flatmm",
+            why_not=why_not_aiter_asm_flatmm,
+            prepare=prepare_aiter_asm_flatmm,
+            bind=bind_aiter_asm_flatmm,
+            kernels=(
+                PER_GROUP_QUANT_HIP,
+                FLATMM_A8W8_BLOCKSCALE_ASM,
+            ),
+            quantizers=(PER_GROUP_QUANT_HIP,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="aiter.per_group_quant_hip",
+                    gemm="aiter.flatmm_a8w8_blockscale_asm",
+                    scale_layout="k_major",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
         ),
         Backend(
             name="aiter_ck",

@@ -20,7 +20,7 @@ from qscheme.layouts import (
 )
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
-from .kernels_aiter import GEMM_A8W8_BLOCKSCALE_CK, TRITON_GEMM_A8W8_BLOCKSCALE
+from .kernels_aiter import GEMM_A8W8_BLOCKSCALE_CK, PER_GROUP_QUANT_HIP_E8M0, TRITON_GEMM_A8W8_BLOCKSCALE
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 from .kernels_torch import SCALED_MM_1X128
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
-    from .kernels_aiter import GemmA8w8BlockscaleCk, TritonGemmA8w8Blockscale
+    from .kernels_aiter import GemmA8w8BlockscaleCk, PerGroupQuantHipE8m0, TritonGemmA8w8Blockscale
     from .kernels_reference import Quantize, ReferenceLinear
     from .kernels_torch import ScaledMm1x128
 
@@ -37,6 +37,73 @@ ACTIVATION: Final = Operand(
     format="fp8_e4m3", granularity="1x128", scale="fp32", rule=Rule(scale="rceil", max=448.0), mode="dynamic"
 )
 WEIGHT: Final = Operand(format="fp8_e4m3", granularity="128x128", scale="fp32", rule=Rule(scale="rceil", max=448.0))
+
+
+def why_not_aiter_ck_e8m0(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_ck_e8m0` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx950":
+        reasons.append(Reason("hardware", "gfx950", facts.arch))
+    reasons += facts.lacks(PER_GROUP_QUANT_HIP_E8M0, GEMM_A8W8_BLOCKSCALE_CK)
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if facts.batch_invariant:
+        reasons.append(
+            Reason("switch", "switch batch_invariant off (the sums of gemm_a8w8_blockscale_ck depend on M)", "on")
+        )
+    return reasons
+
+
+def prepare_aiter_ck_e8m0(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_ck_e8m0` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_ck_e8m0",
+        weight=row_major(weight),
+        weight_scale=row_major(e8m0_to_fp32(weight_scale)),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_ck_e8m0(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    per_group_quant_hip_e8m0: PerGroupQuantHipE8m0,
+    gemm_a8w8_blockscale_ck: GemmA8w8BlockscaleCk,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_ck_e8m0` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    per_group_quant_hip_e8m0_scale_type = torch.float8_e8m0fnu
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = per_group_quant_hip_e8m0(
+            x, quant_dtype=fp8, group_size=128, scale_type=per_group_quant_hip_e8m0_scale_type
+        )
+        scale = e8m0_to_fp32(scale)
+        y = gemm_a8w8_blockscale_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        y = gemm_a8w8_blockscale_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
 
 
 def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -221,7 +288,8 @@ def bind_torch_scaled_mm(
             output_dtype=dtype,
             scale_recipe_a=scaled_mm_1x128_scale_recipe_a,
             scale_recipe_b=scaled_mm_1x128_scale_recipe_b,
-        )[:m]
+        )
+        y = y[:m]
         return y if bias is None else y + bias
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
@@ -238,7 +306,8 @@ def bind_torch_scaled_mm(
             output_dtype=dtype,
             scale_recipe_a=scaled_mm_1x128_scale_recipe_a,
             scale_recipe_b=scaled_mm_1x128_scale_recipe_b,
-        )[:m]
+        )
+        y = y[:m]
         return y if bias is None else y + bias
 
     return apply, apply_quantized
@@ -310,6 +379,21 @@ SCHEME: Final = Scheme(
     stored_scales=("fp32", "e8m0"),
     producers=("DeepSeek V3.1 and later (scale_fmt ue8m0)",),
     backends=(
+        Backend(
+            name="aiter_ck_e8m0",
+            why_not=why_not_aiter_ck_e8m0,
+            prepare=prepare_aiter_ck_e8m0,
+            bind=bind_aiter_ck_e8m0,
+            kernels=(
+                PER_GROUP_QUANT_HIP_E8M0,
+                GEMM_A8W8_BLOCKSCALE_CK,
+            ),
+            quantizers=(PER_GROUP_QUANT_HIP_E8M0,),
+            calls=(
+                Call(when="always", quantize="aiter.per_group_quant_hip_e8m0", gemm="aiter.gemm_a8w8_blockscale_ck"),
+            ),
+            inputs=("bf16", "fp16"),
+        ),
         Backend(
             name="aiter_ck",
             why_not=why_not_aiter_ck,

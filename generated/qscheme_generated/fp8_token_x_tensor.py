@@ -19,7 +19,13 @@ from qscheme.layouts import (
 )
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
-from .kernels_aiter import GEMM_A8W8_BPRESHUFFLE, GEMM_A8W8_CK, PER_TOKEN_QUANT_HIP_FP8, TRITON_GEMM_A8W8
+from .kernels_aiter import (
+    GEMM_A8W8_BPRESHUFFLE,
+    GEMM_A8W8_BPRESHUFFLE_SHORT,
+    GEMM_A8W8_CK,
+    PER_TOKEN_QUANT_HIP_FP8,
+    TRITON_GEMM_A8W8,
+)
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 from .kernels_torch import SCALED_MM_ROWWISE
 from .machines import A8W8, A8W8_BPRESHUFFLE
@@ -29,7 +35,13 @@ if TYPE_CHECKING:
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
-    from .kernels_aiter import GemmA8w8Bpreshuffle, GemmA8w8Ck, PerTokenQuantHipFp8, TritonGemmA8w8
+    from .kernels_aiter import (
+        GemmA8w8Bpreshuffle,
+        GemmA8w8BpreshuffleShort,
+        GemmA8w8Ck,
+        PerTokenQuantHipFp8,
+        TritonGemmA8w8,
+    )
     from .kernels_reference import Quantize, ReferenceLinear
     from .kernels_torch import ScaledMmRowwise
 
@@ -49,10 +61,10 @@ def why_not_aiter_ck_preshuffle(facts: Facts, layer: LayerFacts) -> list[Reason]
     reasons += facts.lacks(PER_TOKEN_QUANT_HIP_FP8, GEMM_A8W8_BPRESHUFFLE)
     if layer.n % 64 != 0:
         reasons.append(Reason("layer", "N a multiple of 64", layer.found_n(64)))
-    if layer.k % 64 != 0:
-        reasons.append(Reason("layer", "K a multiple of 64", layer.found_k(64)))
-    if layer.k < 192:
-        reasons.append(Reason("layer", "K of at least 192", f"K = {layer.k}"))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.k < 1536:
+        reasons.append(Reason("layer", "K of at least 1536", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
     if (untuned := facts.untuned(A8W8_BPRESHUFFLE, layer.n, layer.k, (1024, 8192))) is not None:
@@ -105,6 +117,75 @@ def bind_aiter_ck_preshuffle(
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
         y = gemm_a8w8_bpreshuffle(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_aiter_ck_preshuffle_short(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_ck_preshuffle_short` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("gfx942", "gfx950"):
+        reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
+    reasons += facts.lacks(PER_TOKEN_QUANT_HIP_FP8, GEMM_A8W8_BPRESHUFFLE_SHORT)
+    if layer.n % 128 != 0:
+        reasons.append(Reason("layer", "N a multiple of 128", layer.found_n(128)))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.k < 512:
+        reasons.append(Reason("layer", "K of at least 512", f"K = {layer.k}"))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if (untuned := facts.untuned(A8W8_BPRESHUFFLE, layer.n, layer.k, (1024, 8192))) is not None:
+        reasons.append(Reason("tuned", "N and K tuned in a8w8_bpreshuffle for M = 1024 and 8192", untuned))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if facts.batch_invariant:
+        reasons.append(
+            Reason("switch", "switch batch_invariant off (the sums of gemm_a8w8_bpreshuffle_short depend on M)", "on")
+        )
+    return reasons
+
+
+def prepare_aiter_ck_preshuffle_short(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_ck_preshuffle_short` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_ck_preshuffle_short",
+        weight=shuffle_16x16(weight),
+        weight_scale=expand_rows(weight_scale, layer.n),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_ck_preshuffle_short(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    per_token_quant_hip_fp8: PerTokenQuantHipFp8,
+    gemm_a8w8_bpreshuffle_short: GemmA8w8BpreshuffleShort,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_ck_preshuffle_short` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = per_token_quant_hip_fp8(x, quant_dtype=fp8)
+        y = gemm_a8w8_bpreshuffle_short(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        y = gemm_a8w8_bpreshuffle_short(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
         return y if bias is None else y + bias
 
     return apply, apply_quantized
@@ -465,6 +546,27 @@ SCHEME: Final = Scheme(
                     when="always",
                     quantize="aiter.per_token_quant_hip_fp8",
                     gemm="aiter.gemm_a8w8_bpreshuffle",
+                    scale_layout="per_row",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
+            tuned=((A8W8_BPRESHUFFLE, (1024, 8192)),),
+        ),
+        Backend(
+            name="aiter_ck_preshuffle_short",
+            why_not=why_not_aiter_ck_preshuffle_short,
+            prepare=prepare_aiter_ck_preshuffle_short,
+            bind=bind_aiter_ck_preshuffle_short,
+            kernels=(
+                PER_TOKEN_QUANT_HIP_FP8,
+                GEMM_A8W8_BPRESHUFFLE_SHORT,
+            ),
+            quantizers=(PER_TOKEN_QUANT_HIP_FP8,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="aiter.per_token_quant_hip_fp8",
+                    gemm="aiter.gemm_a8w8_bpreshuffle_short",
                     scale_layout="per_row",
                 ),
             ),

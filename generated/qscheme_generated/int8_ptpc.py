@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from qscheme.layouts import as_dtype, expand_rows, pad_rows, row_major, transposed
+from qscheme.layouts import as_dtype, bias_or_zeros, expand_rows, pad_rows, row_major, shuffle_16x16, transposed
 from qscheme.numerics import scale_accumulators
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
-from .kernels_aiter import GEMM_A8W8_CK, PER_TOKEN_QUANT_HIP, TRITON_GEMM_A8W8
+from .kernels_aiter import GEMM_A8W8_ASM, GEMM_A8W8_CK, PER_TOKEN_QUANT_HIP, TRITON_GEMM_A8W8
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 from .kernels_torch import INT_MM
+from .machines import A8W8_BPRESHUFFLE_INT8
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
-    from .kernels_aiter import GemmA8w8Ck, PerTokenQuantHip, TritonGemmA8w8
+    from .kernels_aiter import GemmA8w8Asm, GemmA8w8Ck, PerTokenQuantHip, TritonGemmA8w8
     from .kernels_reference import Quantize, ReferenceLinear
     from .kernels_torch import IntMm
 
@@ -28,6 +29,63 @@ ACTIVATION: Final = Operand(
     format="int8", granularity="per_token", scale="fp32", rule=Rule(scale="amax_div", max=127.0), mode="dynamic"
 )
 WEIGHT: Final = Operand(format="int8", granularity="per_channel", scale="fp32", rule=Rule(scale="amax_div", max=127.0))
+
+
+def why_not_aiter_asm(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_asm` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("gfx942", "gfx950"):
+        reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
+    reasons += facts.lacks(PER_TOKEN_QUANT_HIP, GEMM_A8W8_ASM)
+    if layer.n % 128 != 0:
+        reasons.append(Reason("layer", "N a multiple of 128", layer.found_n(128)))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype != "bf16":
+        reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
+    if (untuned := facts.untuned(A8W8_BPRESHUFFLE_INT8, layer.n, layer.k, (1024, 8192))) is not None:
+        reasons.append(Reason("tuned", "N and K tuned in a8w8_bpreshuffle_int8 for M = 1024 and 8192", untuned))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if not facts.on("aiter_preshuffled_int8"):
+        reasons.append(Reason("switch", "switch aiter_preshuffled_int8 on (QSCHEME_AITER_PRESHUFFLED_INT8=1)", "off"))
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of gemm_a8w8_asm depend on M)", "on"))
+    return reasons
+
+
+def prepare_aiter_asm(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_asm` reads."""
+    return Prepared(
+        backend="aiter_asm",
+        weight=shuffle_16x16(layer.weight),
+        weight_scale=expand_rows(layer.weight_scale, layer.n),
+        input_scale=layer.input_scale,
+        bias=bias_or_zeros(layer.bias, layer.n, torch.float32, layer.weight.device),
+    )
+
+
+def bind_aiter_asm(
+    layer: Operands, weights: Prepared, facts: Facts, per_token_quant_hip: PerTokenQuantHip, gemm_a8w8_asm: GemmA8w8Asm
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_asm` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = per_token_quant_hip(x, quant_dtype=torch.int8)
+        return gemm_a8w8_asm(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        return gemm_a8w8_asm(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+
+    return apply, apply_quantized
 
 
 def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -252,6 +310,27 @@ SCHEME: Final = Scheme(
     stored_scales=("fp32",),
     producers=("compressed-tensors W8A8", "w8a8_int8", "torchao Int8DynamicActivationInt8Weight"),
     backends=(
+        Backend(
+            name="aiter_asm",
+            why_not=why_not_aiter_asm,
+            prepare=prepare_aiter_asm,
+            bind=bind_aiter_asm,
+            kernels=(
+                PER_TOKEN_QUANT_HIP,
+                GEMM_A8W8_ASM,
+            ),
+            quantizers=(PER_TOKEN_QUANT_HIP,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="aiter.per_token_quant_hip",
+                    gemm="aiter.gemm_a8w8_asm",
+                    scale_layout="per_row",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
+            tuned=((A8W8_BPRESHUFFLE_INT8, (1024, 8192)),),
+        ),
         Backend(
             name="aiter_ck",
             why_not=why_not_aiter_ck,

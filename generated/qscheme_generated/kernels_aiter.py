@@ -133,6 +133,104 @@ PER_GROUP_QUANT_HIP: Final = Kernel(
 )
 
 
+def adapt_per_group_quant_hip_e8m0(form: int, functions: tuple[object, ...]) -> PerGroupQuantHipE8m0:
+    """`aiter.per_group_quant_hip_e8m0` as its newest release is called, from a form of any release."""
+    return cast("PerGroupQuantHipE8m0", functions[0])
+
+
+def opaque_per_group_quant_hip_e8m0(kernel: Callable[..., object]) -> PerGroupQuantHipE8m0:
+    """`aiter.per_group_quant_hip_e8m0` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, quant_dtype: torch.dtype, group_size: int, scale_type: torch.dtype) -> tuple[Tensor, Tensor]:
+        m, k = x.shape
+        codes = x.new_empty((m, k), dtype=quant_dtype)
+        return codes, x.new_empty(scale_shape(m, k, "1x128"), dtype=torch.float8_e8m0fnu)
+
+    schema = "(Tensor x, ScalarType quant_dtype, int group_size, ScalarType scale_type) -> (Tensor, Tensor)"
+    return cast("PerGroupQuantHipE8m0", opaque("aiter_per_group_quant_hip_e8m0", schema, kernel, fake, positional=1))
+
+
+PER_GROUP_QUANT_HIP_E8M0: Final = Kernel(
+    name="aiter.per_group_quant_hip_e8m0",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.per_group_quant_hip",), positional=1, keywords=("quant_dtype", "group_size", "scale_type")
+        ),
+    ),
+    adapt=adapt_per_group_quant_hip_e8m0,
+    opaque=opaque_per_group_quant_hip_e8m0,
+    rules=((None, Rule(scale="rceil", max=448.0, fnuz_max=240.0)),),
+)
+
+
+def adapt_per_1x32_mx_quant_hip(form: int, functions: tuple[object, ...]) -> Per1x32MxQuantHip:
+    """`aiter.per_1x32_mx_quant_hip` as its newest release is called, from a form of any release."""
+    return cast("Per1x32MxQuantHip", functions[0])
+
+
+def opaque_per_1x32_mx_quant_hip(kernel: Callable[..., object]) -> Per1x32MxQuantHip:
+    """`aiter.per_1x32_mx_quant_hip` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, quant_dtype: torch.dtype, scale_type: torch.dtype) -> tuple[Tensor, Tensor]:
+        m, k = x.shape
+        codes = x.new_empty((m, k), dtype=quant_dtype)
+        return codes, x.new_empty(scale_shape(m, k, "1x32"), dtype=torch.float8_e8m0fnu)
+
+    schema = "(Tensor x, ScalarType quant_dtype, ScalarType scale_type) -> (Tensor, Tensor)"
+    return cast("Per1x32MxQuantHip", opaque("aiter_per_1x32_mx_quant_hip", schema, kernel, fake, positional=1))
+
+
+PER_1X32_MX_QUANT_HIP: Final = Kernel(
+    name="aiter.per_1x32_mx_quant_hip",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.per_1x32_mx_quant_hip",),
+            positional=1,
+            keywords=("quant_dtype", "scale_type"),
+            since="v0.1.16",
+        ),
+    ),
+    adapt=adapt_per_1x32_mx_quant_hip,
+    opaque=opaque_per_1x32_mx_quant_hip,
+    rules=((None, Rule(scale="rceil", max=448.0)),),
+)
+
+
+def adapt_quant_mxfp4_hip(form: int, functions: tuple[object, ...]) -> QuantMxfp4Hip:
+    """`aiter.quant_mxfp4_hip` as its newest release is called, from a form of any release."""
+    return cast("QuantMxfp4Hip", functions[0])
+
+
+def opaque_quant_mxfp4_hip(kernel: Callable[..., object]) -> QuantMxfp4Hip:
+    """`aiter.quant_mxfp4_hip` as a custom op, which torch.compile does not look into."""
+
+    def fake(x: Tensor, e8m0_shuffle: bool, round_mode: int) -> tuple[Tensor, Tensor]:
+        m, k = x.shape
+        codes = x.new_empty((m, k // 2), dtype=torch.float4_e2m1fn_x2)
+        if e8m0_shuffle:
+            return codes, x.new_empty(swizzled_shape(*scale_shape(m, k, "1x32")), dtype=torch.float8_e8m0fnu)
+        return codes, x.new_empty(scale_shape(m, k, "1x32"), dtype=torch.float8_e8m0fnu)
+
+    schema = "(Tensor x, bool e8m0_shuffle, int round_mode) -> (Tensor, Tensor)"
+    return cast("QuantMxfp4Hip", opaque("aiter_quant_mxfp4_hip", schema, kernel, fake, positional=1))
+
+
+QUANT_MXFP4_HIP: Final = Kernel(
+    name="aiter.quant_mxfp4_hip",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.quant_mxfp4_hip",), positional=1, keywords=("e8m0_shuffle", "round_mode"), since="v0.1.16"
+        ),
+    ),
+    adapt=adapt_quant_mxfp4_hip,
+    opaque=opaque_quant_mxfp4_hip,
+    rules=((None, Rule(scale="even", max=6.0, floor=0.0)),),
+)
+
+
 def adapt_per_1x32_f4_quant_hip(form: int, functions: tuple[object, ...]) -> Per1x32F4QuantHip:
     """`aiter.per_1x32_f4_quant_hip` as its newest release is called, from a form of any release."""
     return cast("Per1x32F4QuantHip", functions[0])
@@ -258,6 +356,39 @@ GEMM_A8W8_CK: Final = Kernel(
 )
 
 
+def adapt_gemm_a8w8_asm(form: int, functions: tuple[object, ...]) -> GemmA8w8Asm:
+    """`aiter.gemm_a8w8_asm` as its newest release is called, from a form of any release."""
+    return cast("GemmA8w8Asm", functions[0])
+
+
+def opaque_gemm_a8w8_asm(kernel: Callable[..., object]) -> GemmA8w8Asm:
+    """`aiter.gemm_a8w8_asm` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        return XQ.new_empty((XQ.shape[0], WQ.shape[0]), dtype=dtype)
+
+    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, Tensor? bias, ScalarType dtype) -> Tensor"
+    return cast("GemmA8w8Asm", opaque("aiter_gemm_a8w8_asm", schema, kernel, fake))
+
+
+GEMM_A8W8_ASM: Final = Kernel(
+    name="aiter.gemm_a8w8_asm",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_a8w8_ASM",),
+            positional=0,
+            keywords=("XQ", "WQ", "x_scale", "w_scale", "bias", "dtype"),
+            since="v0.1.12",
+        ),
+    ),
+    adapt=adapt_gemm_a8w8_asm,
+    opaque=opaque_gemm_a8w8_asm,
+)
+
+
 def adapt_triton_gemm_a8w8(form: int, functions: tuple[object, ...]) -> TritonGemmA8w8:
     """`aiter.triton_gemm_a8w8` as its newest release is called, from a form of any release."""
     return cast("TritonGemmA8w8", functions[0])
@@ -316,6 +447,34 @@ GEMM_A8W8_BPRESHUFFLE: Final = Kernel(
 )
 
 
+def adapt_gemm_a8w8_bpreshuffle_short(form: int, functions: tuple[object, ...]) -> GemmA8w8BpreshuffleShort:
+    """`aiter.gemm_a8w8_bpreshuffle_short` as its newest release is called, from a form of any release."""
+    return cast("GemmA8w8BpreshuffleShort", functions[0])
+
+
+def opaque_gemm_a8w8_bpreshuffle_short(kernel: Callable[..., object]) -> GemmA8w8BpreshuffleShort:
+    """`aiter.gemm_a8w8_bpreshuffle_short` as a custom op, which torch.compile does not look into."""
+
+    def fake(XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
+        return XQ.new_empty((XQ.shape[0], WQ.shape[0]), dtype=dtype)
+
+    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast("GemmA8w8BpreshuffleShort", opaque("aiter_gemm_a8w8_bpreshuffle_short", schema, kernel, fake))
+
+
+GEMM_A8W8_BPRESHUFFLE_SHORT: Final = Kernel(
+    name="aiter.gemm_a8w8_bpreshuffle_short",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_a8w8_bpreshuffle",), positional=0, keywords=("XQ", "WQ", "x_scale", "w_scale", "dtype")
+        ),
+    ),
+    adapt=adapt_gemm_a8w8_bpreshuffle_short,
+    opaque=opaque_gemm_a8w8_bpreshuffle_short,
+)
+
+
 def adapt_gemm_a8w8_blockscale_ck(form: int, functions: tuple[object, ...]) -> GemmA8w8BlockscaleCk:
     """`aiter.gemm_a8w8_blockscale_ck` as its newest release is called, from a form of any release."""
     return cast("GemmA8w8BlockscaleCk", functions[0])
@@ -371,6 +530,36 @@ GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE: Final = Kernel(
     ),
     adapt=adapt_gemm_a8w8_blockscale_bpreshuffle,
     opaque=opaque_gemm_a8w8_blockscale_bpreshuffle,
+)
+
+
+def adapt_flatmm_a8w8_blockscale_asm(form: int, functions: tuple[object, ...]) -> FlatmmA8w8BlockscaleAsm:
+    """`aiter.flatmm_a8w8_blockscale_asm` as its newest release is called, from a form of any release."""
+    return cast("FlatmmA8w8BlockscaleAsm", functions[0])
+
+
+def opaque_flatmm_a8w8_blockscale_asm(kernel: Callable[..., object]) -> FlatmmA8w8BlockscaleAsm:
+    """`aiter.flatmm_a8w8_blockscale_asm` as a custom op, which torch.compile does not look into."""
+
+    def fake(XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
+        return XQ.new_empty((XQ.shape[0], WQ.shape[0]), dtype=dtype)
+
+    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor"
+    return cast("FlatmmA8w8BlockscaleAsm", opaque("aiter_flatmm_a8w8_blockscale_asm", schema, kernel, fake))
+
+
+FLATMM_A8W8_BLOCKSCALE_ASM: Final = Kernel(
+    name="aiter.flatmm_a8w8_blockscale_asm",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.flatmm_a8w8_blockscale_ASM",),
+            positional=0,
+            keywords=("XQ", "WQ", "x_scale", "w_scale", "dtype"),
+        ),
+    ),
+    adapt=adapt_flatmm_a8w8_blockscale_asm,
+    opaque=opaque_flatmm_a8w8_blockscale_asm,
 )
 
 
@@ -718,6 +907,165 @@ GEMM_AFP8WFP8_PRESHUFFLE: Final = Kernel(
 )
 
 
+def adapt_gemm_a8w8_mxfp8(form: int, functions: tuple[object, ...]) -> GemmA8w8Mxfp8:
+    """`aiter.gemm_a8w8_mxfp8` as its newest release is called, from a form of any release."""
+    return cast("GemmA8w8Mxfp8", functions[0])
+
+
+def opaque_gemm_a8w8_mxfp8(kernel: Callable[..., object]) -> GemmA8w8Mxfp8:
+    """`aiter.gemm_a8w8_mxfp8` as a custom op, which torch.compile does not look into."""
+
+    def fake(A: Tensor, B: Tensor, ScaleA: Tensor, ScaleB: Tensor, dtype: torch.dtype, a_preshuffle: bool) -> Tensor:
+        return A.new_empty((A.shape[0], B.shape[0]), dtype=dtype)
+
+    schema = "(Tensor A, Tensor B, Tensor ScaleA, Tensor ScaleB, ScalarType dtype, bool a_preshuffle) -> Tensor"
+    return cast("GemmA8w8Mxfp8", opaque("aiter_gemm_a8w8_mxfp8", schema, kernel, fake))
+
+
+GEMM_A8W8_MXFP8: Final = Kernel(
+    name="aiter.gemm_a8w8_mxfp8",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_a8w8_mxfp8",),
+            positional=0,
+            keywords=("A", "B", "ScaleA", "ScaleB", "dtype", "a_preshuffle"),
+        ),
+    ),
+    adapt=adapt_gemm_a8w8_mxfp8,
+    opaque=opaque_gemm_a8w8_mxfp8,
+)
+
+
+def adapt_gemm_a8w8_mxfp8_1024(form: int, functions: tuple[object, ...]) -> GemmA8w8Mxfp81024:
+    """`aiter.gemm_a8w8_mxfp8_1024` as its newest release is called, from a form of any release."""
+    return cast("GemmA8w8Mxfp81024", functions[0])
+
+
+def opaque_gemm_a8w8_mxfp8_1024(kernel: Callable[..., object]) -> GemmA8w8Mxfp81024:
+    """`aiter.gemm_a8w8_mxfp8_1024` as a custom op, which torch.compile does not look into."""
+
+    def fake(A: Tensor, B: Tensor, ScaleA: Tensor, ScaleB: Tensor, dtype: torch.dtype, a_preshuffle: bool) -> Tensor:
+        return A.new_empty((A.shape[0], B.shape[0]), dtype=dtype)
+
+    schema = "(Tensor A, Tensor B, Tensor ScaleA, Tensor ScaleB, ScalarType dtype, bool a_preshuffle) -> Tensor"
+    return cast("GemmA8w8Mxfp81024", opaque("aiter_gemm_a8w8_mxfp8_1024", schema, kernel, fake))
+
+
+GEMM_A8W8_MXFP8_1024: Final = Kernel(
+    name="aiter.gemm_a8w8_mxfp8_1024",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_a8w8_mxfp8",),
+            positional=0,
+            keywords=("A", "B", "ScaleA", "ScaleB", "dtype", "a_preshuffle"),
+        ),
+    ),
+    adapt=adapt_gemm_a8w8_mxfp8_1024,
+    opaque=opaque_gemm_a8w8_mxfp8_1024,
+)
+
+
+def adapt_gemm_a8w4_mxfp8(form: int, functions: tuple[object, ...]) -> GemmA8w4Mxfp8:
+    """`aiter.gemm_a8w4_mxfp8` as its newest release is called, from a form of any release."""
+    return cast("GemmA8w4Mxfp8", functions[0])
+
+
+def opaque_gemm_a8w4_mxfp8(kernel: Callable[..., object]) -> GemmA8w4Mxfp8:
+    """`aiter.gemm_a8w4_mxfp8` as a custom op, which torch.compile does not look into."""
+
+    def fake(A: Tensor, B: Tensor, ScaleA: Tensor, ScaleB: Tensor, dtype: torch.dtype, a_preshuffle: bool) -> Tensor:
+        return A.new_empty((A.shape[0], B.shape[0]), dtype=dtype)
+
+    schema = "(Tensor A, Tensor B, Tensor ScaleA, Tensor ScaleB, ScalarType dtype, bool a_preshuffle) -> Tensor"
+    return cast("GemmA8w4Mxfp8", opaque("aiter_gemm_a8w4_mxfp8", schema, kernel, fake))
+
+
+GEMM_A8W4_MXFP8: Final = Kernel(
+    name="aiter.gemm_a8w4_mxfp8",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_a8w4_mxfp8",),
+            positional=0,
+            keywords=("A", "B", "ScaleA", "ScaleB", "dtype", "a_preshuffle"),
+        ),
+    ),
+    adapt=adapt_gemm_a8w4_mxfp8,
+    opaque=opaque_gemm_a8w4_mxfp8,
+)
+
+
+def adapt_gemm_a8w4_mxfp8_1024(form: int, functions: tuple[object, ...]) -> GemmA8w4Mxfp81024:
+    """`aiter.gemm_a8w4_mxfp8_1024` as its newest release is called, from a form of any release."""
+    return cast("GemmA8w4Mxfp81024", functions[0])
+
+
+def opaque_gemm_a8w4_mxfp8_1024(kernel: Callable[..., object]) -> GemmA8w4Mxfp81024:
+    """`aiter.gemm_a8w4_mxfp8_1024` as a custom op, which torch.compile does not look into."""
+
+    def fake(A: Tensor, B: Tensor, ScaleA: Tensor, ScaleB: Tensor, dtype: torch.dtype, a_preshuffle: bool) -> Tensor:
+        return A.new_empty((A.shape[0], B.shape[0]), dtype=dtype)
+
+    schema = "(Tensor A, Tensor B, Tensor ScaleA, Tensor ScaleB, ScalarType dtype, bool a_preshuffle) -> Tensor"
+    return cast("GemmA8w4Mxfp81024", opaque("aiter_gemm_a8w4_mxfp8_1024", schema, kernel, fake))
+
+
+GEMM_A8W4_MXFP8_1024: Final = Kernel(
+    name="aiter.gemm_a8w4_mxfp8_1024",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_a8w4_mxfp8",),
+            positional=0,
+            keywords=("A", "B", "ScaleA", "ScaleB", "dtype", "a_preshuffle"),
+        ),
+    ),
+    adapt=adapt_gemm_a8w4_mxfp8_1024,
+    opaque=opaque_gemm_a8w4_mxfp8_1024,
+)
+
+
+def adapt_gemm_nvfp4_asm(form: int, functions: tuple[object, ...]) -> GemmNvfp4Asm:
+    """`aiter.gemm_nvfp4_asm` as its newest release is called, from a form of any release."""
+    return cast("GemmNvfp4Asm", functions[0])
+
+
+def opaque_gemm_nvfp4_asm(kernel: Callable[..., object]) -> GemmNvfp4Asm:
+    """`aiter.gemm_nvfp4_asm` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        A: Tensor,
+        B: Tensor,
+        ScaleA: Tensor,
+        ScaleB: Tensor,
+        dtype: torch.dtype,
+        GlobalScaleA: float,
+        GlobalScaleB: float,
+        a_preshuffle: bool,
+    ) -> Tensor:
+        return A.new_empty((A.shape[0], B.shape[0]), dtype=dtype)
+
+    schema = "(Tensor A, Tensor B, Tensor ScaleA, Tensor ScaleB, ScalarType dtype, float GlobalScaleA, float GlobalScaleB, bool a_preshuffle) -> Tensor"
+    return cast("GemmNvfp4Asm", opaque("aiter_gemm_nvfp4_asm", schema, kernel, fake))
+
+
+GEMM_NVFP4_ASM: Final = Kernel(
+    name="aiter.gemm_nvfp4_asm",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_nvfp4_asm",),
+            positional=0,
+            keywords=("A", "B", "ScaleA", "ScaleB", "dtype", "GlobalScaleA", "GlobalScaleB", "a_preshuffle"),
+        ),
+    ),
+    adapt=adapt_gemm_nvfp4_asm,
+    opaque=opaque_gemm_nvfp4_asm,
+)
+
+
 def adapt_gemm_a4w4(form: int, functions: tuple[object, ...]) -> GemmA4w4:
     """`aiter.gemm_a4w4` as its newest release is called, from a form of any release."""
     if form == 1:
@@ -761,6 +1109,36 @@ GEMM_A4W4: Final = Kernel(
     ),
     adapt=adapt_gemm_a4w4,
     opaque=opaque_gemm_a4w4,
+)
+
+
+def adapt_gemm_a4w4_apreshuffle(form: int, functions: tuple[object, ...]) -> GemmA4w4Apreshuffle:
+    """`aiter.gemm_a4w4_apreshuffle` as its newest release is called, from a form of any release."""
+    return cast("GemmA4w4Apreshuffle", functions[0])
+
+
+def opaque_gemm_a4w4_apreshuffle(kernel: Callable[..., object]) -> GemmA4w4Apreshuffle:
+    """`aiter.gemm_a4w4_apreshuffle` as a custom op, which torch.compile does not look into."""
+
+    def fake(A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, dtype: torch.dtype, apreshuffle: bool) -> Tensor:
+        return A.new_empty((A.shape[0], B.shape[0]), dtype=dtype)
+
+    schema = "(Tensor A, Tensor B, Tensor A_scale, Tensor B_scale, ScalarType dtype, bool apreshuffle) -> Tensor"
+    return cast("GemmA4w4Apreshuffle", opaque("aiter_gemm_a4w4_apreshuffle", schema, kernel, fake))
+
+
+GEMM_A4W4_APRESHUFFLE: Final = Kernel(
+    name="aiter.gemm_a4w4_apreshuffle",
+    library="aiter",
+    forms=(
+        Form(
+            symbols=("aiter.gemm_a4w4",),
+            positional=0,
+            keywords=("A", "B", "A_scale", "B_scale", "dtype", "apreshuffle"),
+        ),
+    ),
+    adapt=adapt_gemm_a4w4_apreshuffle,
+    opaque=opaque_gemm_a4w4_apreshuffle,
 )
 
 
@@ -979,6 +1357,25 @@ if TYPE_CHECKING:
             self, x: Tensor, /, *, quant_dtype: torch.dtype, transpose_scale: bool, group_size: int
         ) -> tuple[Tensor, Tensor]: ...
 
+    class PerGroupQuantHipE8m0(Protocol):
+        """`aiter.per_group_quant_hip`: x [M, K] -> codes and scales."""
+
+        def __call__(
+            self, x: Tensor, /, *, quant_dtype: torch.dtype, group_size: int, scale_type: torch.dtype
+        ) -> tuple[Tensor, Tensor]: ...
+
+    class Per1x32MxQuantHip(Protocol):
+        """`aiter.per_1x32_mx_quant_hip`: x [M, K] -> codes and scales."""
+
+        def __call__(
+            self, x: Tensor, /, *, quant_dtype: torch.dtype, scale_type: torch.dtype
+        ) -> tuple[Tensor, Tensor]: ...
+
+    class QuantMxfp4Hip(Protocol):
+        """`aiter.quant_mxfp4_hip`: x [M, K] -> codes and scales."""
+
+        def __call__(self, x: Tensor, /, *, e8m0_shuffle: bool, round_mode: int) -> tuple[Tensor, Tensor]: ...
+
     class Per1x32F4QuantHip(Protocol):
         """`aiter.per_1x32_f4_quant_hip`: x [M, K] -> codes and scales."""
 
@@ -1001,6 +1398,13 @@ if TYPE_CHECKING:
             self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
         ) -> Tensor: ...
 
+    class GemmA8w8Asm(Protocol):
+        """`aiter.gemm_a8w8_ASM`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+        ) -> Tensor: ...
+
     class TritonGemmA8w8(Protocol):
         """`aiter.ops.triton.gemm.basic.gemm_a8w8.gemm_a8w8`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
@@ -1009,6 +1413,13 @@ if TYPE_CHECKING:
         ) -> Tensor: ...
 
     class GemmA8w8Bpreshuffle(Protocol):
+        """`aiter.gemm_a8w8_bpreshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class GemmA8w8BpreshuffleShort(Protocol):
         """`aiter.gemm_a8w8_bpreshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(
@@ -1024,6 +1435,13 @@ if TYPE_CHECKING:
 
     class GemmA8w8BlockscaleBpreshuffle(Protocol):
         """`aiter.gemm_a8w8_blockscale_bpreshuffle`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype
+        ) -> Tensor: ...
+
+    class FlatmmA8w8BlockscaleAsm(Protocol):
+        """`aiter.flatmm_a8w8_blockscale_ASM`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(
             self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype
@@ -1089,11 +1507,62 @@ if TYPE_CHECKING:
             self, *, x: Tensor, w_shuffled: Tensor, x_scales: Tensor, w_scales: Tensor, dtype: torch.dtype
         ) -> Tensor: ...
 
+    class GemmA8w8Mxfp8(Protocol):
+        """`aiter.gemm_a8w8_mxfp8`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, A: Tensor, B: Tensor, ScaleA: Tensor, ScaleB: Tensor, dtype: torch.dtype, a_preshuffle: bool
+        ) -> Tensor: ...
+
+    class GemmA8w8Mxfp81024(Protocol):
+        """`aiter.gemm_a8w8_mxfp8`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, A: Tensor, B: Tensor, ScaleA: Tensor, ScaleB: Tensor, dtype: torch.dtype, a_preshuffle: bool
+        ) -> Tensor: ...
+
+    class GemmA8w4Mxfp8(Protocol):
+        """`aiter.gemm_a8w4_mxfp8`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, A: Tensor, B: Tensor, ScaleA: Tensor, ScaleB: Tensor, dtype: torch.dtype, a_preshuffle: bool
+        ) -> Tensor: ...
+
+    class GemmA8w4Mxfp81024(Protocol):
+        """`aiter.gemm_a8w4_mxfp8`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, A: Tensor, B: Tensor, ScaleA: Tensor, ScaleB: Tensor, dtype: torch.dtype, a_preshuffle: bool
+        ) -> Tensor: ...
+
+    class GemmNvfp4Asm(Protocol):
+        """`aiter.gemm_nvfp4_asm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            A: Tensor,
+            B: Tensor,
+            ScaleA: Tensor,
+            ScaleB: Tensor,
+            dtype: torch.dtype,
+            GlobalScaleA: float,
+            GlobalScaleB: float,
+            a_preshuffle: bool,
+        ) -> Tensor: ...
+
     class GemmA4w4(Protocol):
         """`aiter.gemm_a4w4`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(
             self, *, A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, dtype: torch.dtype, bpreshuffle: bool
+        ) -> Tensor: ...
+
+    class GemmA4w4Apreshuffle(Protocol):
+        """`aiter.gemm_a4w4`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self, *, A: Tensor, B: Tensor, A_scale: Tensor, B_scale: Tensor, dtype: torch.dtype, apreshuffle: bool
         ) -> Tensor: ...
 
     class GemmAfp4wfp4Preshuffle(Protocol):

@@ -50,13 +50,21 @@ A8W8_BPRESHUFFLE: Final = TunedTable(
     kind="csv",
     files=("configs/a8w8_bpreshuffle_tuned_gemm.csv", "configs/model_configs/*a8w8_bpreshuffle_tuned_gemm*.csv"),
     variable="AITER_CONFIG_GEMM_A8W8_BPRESHUFFLE",
-    key=("q_dtype_w",),
+    rows=(("q_dtype_w", ("torch.float8_e4m3fn", "torch.float8_e4m3fnuz")),),
     kernels=(
         ("a8w8_bpreshuffle_cktile_*_*x*x{k}_*", "log2"),
         ("a8w8_bpreshuffle_*x*x*x{k}_*", "log2"),
         ("flydsl_*", None),
-        ("_ZN5aiter*", None),
     ),
+)
+A8W8_BPRESHUFFLE_INT8: Final = TunedTable(
+    name="a8w8_bpreshuffle_int8",
+    library="aiter",
+    kind="csv",
+    files=("configs/a8w8_bpreshuffle_tuned_gemm.csv", "configs/model_configs/*a8w8_bpreshuffle_tuned_gemm*.csv"),
+    variable="AITER_CONFIG_GEMM_A8W8_BPRESHUFFLE",
+    rows=(("q_dtype_w", ("torch.int8",)),),
+    kernels=(("_ZN5aiter*", None),),
 )
 TRITON_A16W8_BLOCKSCALE_PRESHUFFLED: Final = TunedTable(
     name="triton_a16w8_blockscale_preshuffled",
@@ -244,6 +252,24 @@ SWITCHES: Final[Mapping[str, Switch]] = {
         variables=("QSCHEME_AITER", "VLLM_ROCM_USE_AITER"),
         meaning="AITER's kernels may be chosen",
     ),
+    "aiter_even_mxfp4": Switch(
+        name="aiter_even_mxfp4",
+        default=False,
+        variables=("QSCHEME_AITER_EVEN_MXFP4",),
+        meaning="Prefer AITER's MXFP4 quantizer that rounds scales as the checkpoint's producer did",
+    ),
+    "aiter_f4gemm": Switch(
+        name="aiter_f4gemm",
+        default=False,
+        variables=("QSCHEME_AITER_F4GEMM",),
+        meaning="Prefer AITER's assembly GEMM for MXFP4 on gfx1250, which computes whole groups of 1024 rows",
+    ),
+    "aiter_flatmm_blockscale": Switch(
+        name="aiter_flatmm_blockscale",
+        default=False,
+        variables=("QSCHEME_AITER_FLATMM_BLOCKSCALE",),
+        meaning="Prefer AITER's preshuffled assembly GEMM for 128x128 FP8 weights and fp16 outputs on gfx942",
+    ),
     "aiter_linear": Switch(
         name="aiter_linear",
         default=True,
@@ -255,6 +281,12 @@ SWITCHES: Final[Mapping[str, Switch]] = {
         default=False,
         variables=("QSCHEME_AITER_PRESHUFFLED_BLOCKSCALE",),
         meaning="Prefer AITER's preshuffled CK GEMM for tuned 128x128 FP8 weights",
+    ),
+    "aiter_preshuffled_int8": Switch(
+        name="aiter_preshuffled_int8",
+        default=False,
+        variables=("QSCHEME_AITER_PRESHUFFLED_INT8",),
+        meaning="Prefer AITER's preshuffled assembly GEMM for tuned INT8 weights",
     ),
     "batch_invariant": Switch(
         name="batch_invariant",
@@ -273,6 +305,7 @@ TUNED: Final[Mapping[str, TunedTable]] = {
     "a8w8": A8W8,
     "a8w8_blockscale_bpreshuffle": A8W8_BLOCKSCALE_BPRESHUFFLE,
     "a8w8_bpreshuffle": A8W8_BPRESHUFFLE,
+    "a8w8_bpreshuffle_int8": A8W8_BPRESHUFFLE_INT8,
     "triton_a16w8_blockscale_preshuffled": TRITON_A16W8_BLOCKSCALE_PRESHUFFLED,
     "triton_a16wfp4": TRITON_A16WFP4,
     "triton_a8w8_blockscale": TRITON_A8W8_BLOCKSCALE,

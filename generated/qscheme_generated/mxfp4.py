@@ -11,21 +11,25 @@ from qscheme.layouts import (
     as_dtype,
     column_major,
     fold_rows,
+    pad_rows,
     row_major,
     shuffle_16x16,
     swizzle_e8m0_256x8,
     swizzle_e8m0_32x8,
 )
+from qscheme.tilings import tiles_32x4
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_aiter import (
     DYNAMIC_MXFP4_QUANT,
     GEMM_A16WFP4,
     GEMM_A4W4,
+    GEMM_A4W4_APRESHUFFLE,
     GEMM_AFP4WFP4,
     GEMM_AFP4WFP4_ONE_SPLIT,
     GEMM_AFP4WFP4_PRESHUFFLE,
     PER_1X32_F4_QUANT_HIP,
+    QUANT_MXFP4_HIP,
 )
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 from .machines import A4W4_BLOCKSCALE, TRITON_A16WFP4, TRITON_AFP4WFP4_PRESHUFFLED
@@ -39,10 +43,12 @@ if TYPE_CHECKING:
         DynamicMxfp4Quant,
         GemmA16wfp4,
         GemmA4w4,
+        GemmA4w4Apreshuffle,
         GemmAfp4wfp4,
         GemmAfp4wfp4OneSplit,
         GemmAfp4wfp4Preshuffle,
         Per1x32F4QuantHip,
+        QuantMxfp4Hip,
     )
     from .kernels_reference import Quantize, ReferenceLinear
 
@@ -52,6 +58,206 @@ ACTIVATION: Final = Operand(
 WEIGHT: Final = Operand(
     format="fp4_e2m1", granularity="1x32", scale="e8m0", rule=Rule(scale="even", max=6.0, floor=0.0)
 )
+
+
+def why_not_aiter_f4gemm(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_f4gemm` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx1250":
+        reasons.append(Reason("hardware", "gfx1250", facts.arch))
+    reasons += facts.lacks(QUANT_MXFP4_HIP, GEMM_A4W4_APRESHUFFLE)
+    if layer.n % 1024 != 0:
+        reasons.append(Reason("layer", "N a multiple of 1024", layer.found_n(1024)))
+    if layer.k % 256 != 0:
+        reasons.append(Reason("layer", "K a multiple of 256", layer.found_k(256)))
+    if layer.out_dtype != "bf16":
+        reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if not facts.on("aiter_f4gemm"):
+        reasons.append(Reason("switch", "switch aiter_f4gemm on (QSCHEME_AITER_F4GEMM=1)", "off"))
+    return reasons
+
+
+def prepare_aiter_f4gemm(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_f4gemm` reads."""
+    return Prepared(
+        backend="aiter_f4gemm",
+        weight=shuffle_16x16(layer.weight),
+        weight_scale=tiles_32x4(layer.weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_f4gemm(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    quant_mxfp4_hip: QuantMxfp4Hip,
+    gemm_a4w4_apreshuffle: GemmA4w4Apreshuffle,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_f4gemm` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    float4_e2m1fn_x2 = torch.float4_e2m1fn_x2
+    float8_e8m0fnu = torch.float8_e8m0fnu
+    weight_fp4x2 = weights.weight.view(torch.float4_e2m1fn_x2)
+    weight_scale_e8m0 = weights.weight_scale.view(torch.float8_e8m0fnu)
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        codes, scale = quant_mxfp4_hip(x, e8m0_shuffle=False, round_mode=2)
+        rows = -(-m // 1024) * 1024
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        scale = tiles_32x4(scale)
+        codes = shuffle_16x16(codes)
+        y = gemm_a4w4_apreshuffle(
+            A=codes, B=weight_fp4x2, A_scale=scale, B_scale=weight_scale_e8m0, dtype=dtype, apreshuffle=True
+        )
+        y = y[:m]
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        m = codes.shape[0]
+        rows = -(-m // 1024) * 1024
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        scale = tiles_32x4(scale)
+        codes = shuffle_16x16(codes)
+        y = gemm_a4w4_apreshuffle(
+            A=codes.view(float4_e2m1fn_x2),
+            B=weight_fp4x2,
+            A_scale=scale.view(float8_e8m0fnu),
+            B_scale=weight_scale_e8m0,
+            dtype=dtype,
+            apreshuffle=True,
+        )
+        y = y[:m]
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_aiter_asm_even(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_asm_even` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx950":
+        reasons.append(Reason("hardware", "gfx950", facts.arch))
+    reasons += facts.lacks(QUANT_MXFP4_HIP, GEMM_AFP4WFP4_PRESHUFFLE, GEMM_A4W4)
+    if layer.n % 32 != 0:
+        reasons.append(Reason("layer", "N a multiple of 32", layer.found_n(32)))
+    if layer.k % 256 != 0:
+        reasons.append(Reason("layer", "K a multiple of 256", layer.found_k(256)))
+    if layer.out_dtype != "bf16":
+        reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
+    if (untuned := facts.untuned(A4W4_BLOCKSCALE, layer.n, layer.k, (1024, 8192))) is not None:
+        reasons.append(Reason("tuned", "N and K tuned in a4w4_blockscale for M = 1024 and 8192", untuned))
+    if (untuned := facts.untuned(TRITON_AFP4WFP4_PRESHUFFLED, layer.n, layer.k, (128,))) is not None:
+        reasons.append(Reason("tuned", "N and K tuned in triton_afp4wfp4_preshuffled for M = 128", untuned))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if not facts.on("aiter_even_mxfp4"):
+        reasons.append(Reason("switch", "switch aiter_even_mxfp4 on (QSCHEME_AITER_EVEN_MXFP4=1)", "off"))
+    if facts.batch_invariant:
+        reasons.append(
+            Reason(
+                "switch",
+                "switch batch_invariant off (the sums of gemm_afp4wfp4_preshuffle and gemm_a4w4 depend on M)",
+                "on",
+            )
+        )
+    return reasons
+
+
+def prepare_aiter_asm_even(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_asm_even` reads."""
+    return Prepared(
+        backend="aiter_asm_even",
+        weight=shuffle_16x16(layer.weight),
+        weight_scale=swizzle_e8m0_32x8(layer.weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_asm_even(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    quant_mxfp4_hip: QuantMxfp4Hip,
+    gemm_afp4wfp4_preshuffle: GemmAfp4wfp4Preshuffle,
+    gemm_a4w4: GemmA4w4,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_asm_even` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    uint8 = torch.uint8
+    float4_e2m1fn_x2 = torch.float4_e2m1fn_x2
+    float8_e8m0fnu = torch.float8_e8m0fnu
+    weight_by_16 = fold_rows(weights.weight, 16)
+    weight_scale_by_32 = fold_rows(weights.weight_scale, 32)
+    weight_fp4x2 = weights.weight.view(torch.float4_e2m1fn_x2)
+    weight_scale_e8m0 = weights.weight_scale.view(torch.float8_e8m0fnu)
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        if m <= 31:
+            codes, scale = quant_mxfp4_hip(x, e8m0_shuffle=False, round_mode=2)
+            y = gemm_afp4wfp4_preshuffle(
+                codes.view(uint8), weight_by_16, x_scales=scale.view(uint8), w_scales=weight_scale_by_32, dtype=dtype
+            )
+            return y if bias is None else y + bias
+        if m <= 64:
+            codes, scale = quant_mxfp4_hip(x, e8m0_shuffle=True, round_mode=2)
+            y = gemm_afp4wfp4_preshuffle(
+                codes.view(uint8),
+                weight_by_16,
+                x_scales=scale.view(uint8).view(scale.shape[0] // 32, -1),
+                w_scales=weight_scale_by_32,
+                dtype=dtype,
+            )
+            return y if bias is None else y + bias
+        codes, scale = quant_mxfp4_hip(x, e8m0_shuffle=True, round_mode=2)
+        y = gemm_a4w4(A=codes, B=weight_fp4x2, A_scale=scale, B_scale=weight_scale_e8m0, dtype=dtype, bpreshuffle=True)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        m = codes.shape[0]
+        if m <= 31:
+            y = gemm_afp4wfp4_preshuffle(codes, weight_by_16, x_scales=scale, w_scales=weight_scale_by_32, dtype=dtype)
+            return y if bias is None else y + bias
+        if m <= 64:
+            scale = swizzle_e8m0_256x8(scale)
+            y = gemm_afp4wfp4_preshuffle(
+                codes,
+                weight_by_16,
+                x_scales=scale.view(scale.shape[0] // 32, -1),
+                w_scales=weight_scale_by_32,
+                dtype=dtype,
+            )
+            return y if bias is None else y + bias
+        scale = swizzle_e8m0_256x8(scale)
+        y = gemm_a4w4(
+            A=codes.view(float4_e2m1fn_x2),
+            B=weight_fp4x2,
+            A_scale=scale.view(float8_e8m0fnu),
+            B_scale=weight_scale_e8m0,
+            dtype=dtype,
+            bpreshuffle=True,
+        )
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
 
 
 def why_not_aiter_asm(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -390,6 +596,61 @@ SCHEME: Final = Scheme(
     stored_scales=("e8m0",),
     producers=("compressed-tensors MXFP4", "Quark mxfp4", "torchao MX"),
     backends=(
+        Backend(
+            name="aiter_f4gemm",
+            why_not=why_not_aiter_f4gemm,
+            prepare=prepare_aiter_f4gemm,
+            bind=bind_aiter_f4gemm,
+            kernels=(
+                QUANT_MXFP4_HIP,
+                GEMM_A4W4_APRESHUFFLE,
+            ),
+            quantizers=(QUANT_MXFP4_HIP,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="aiter.quant_mxfp4_hip",
+                    gemm="aiter.gemm_a4w4_apreshuffle",
+                    scale_layout="tiles_32x4",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
+        ),
+        Backend(
+            name="aiter_asm_even",
+            why_not=why_not_aiter_asm_even,
+            prepare=prepare_aiter_asm_even,
+            bind=bind_aiter_asm_even,
+            kernels=(
+                QUANT_MXFP4_HIP,
+                GEMM_AFP4WFP4_PRESHUFFLE,
+                GEMM_A4W4,
+            ),
+            quantizers=(QUANT_MXFP4_HIP,),
+            calls=(
+                Call(when="M <= 31", quantize="aiter.quant_mxfp4_hip", gemm="aiter.gemm_afp4wfp4_preshuffle", max_m=31),
+                Call(
+                    when="32 <= M <= 64",
+                    quantize="aiter.quant_mxfp4_hip",
+                    gemm="aiter.gemm_afp4wfp4_preshuffle",
+                    min_m=32,
+                    max_m=64,
+                    scale_layout="swizzle_e8m0_32x8",
+                ),
+                Call(
+                    when="M >= 65",
+                    quantize="aiter.quant_mxfp4_hip",
+                    gemm="aiter.gemm_a4w4",
+                    min_m=65,
+                    scale_layout="swizzle_e8m0_32x8",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
+            tuned=(
+                (A4W4_BLOCKSCALE, (1024, 8192)),
+                (TRITON_AFP4WFP4_PRESHUFFLED, (128,)),
+            ),
+        ),
         Backend(
             name="aiter_asm",
             why_not=why_not_aiter_asm,

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from qscheme.layouts import row_major
+from qscheme.layouts import as_dtype, fnuz_scale, fnuz_weight, pad_rows, row_major, shuffle_16x16
+from qscheme.tilings import tiles_2x128, tiles_32x4
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
+from .kernels_aiter import GEMM_A8W8_MXFP8, GEMM_A8W8_MXFP8_1024, PER_1X32_MX_QUANT_HIP
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
+    from .kernels_aiter import GemmA8w8Mxfp8, GemmA8w8Mxfp81024, Per1x32MxQuantHip
     from .kernels_reference import Quantize, ReferenceLinear
 
 ACTIVATION: Final = Operand(
@@ -25,6 +28,170 @@ ACTIVATION: Final = Operand(
 WEIGHT: Final = Operand(
     format="fp8_e4m3", granularity="1x32", scale="e8m0", rule=Rule(scale="rceil", max=448.0, floor=0.0)
 )
+
+
+def why_not_aiter_asm(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_asm` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx1250":
+        reasons.append(Reason("hardware", "gfx1250", facts.arch))
+    reasons += facts.lacks(PER_1X32_MX_QUANT_HIP, GEMM_A8W8_MXFP8)
+    if layer.n % 2048 != 0:
+        reasons.append(Reason("layer", "N a multiple of 2048", layer.found_n(2048)))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype != "bf16":
+        reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of gemm_a8w8_mxfp8 depend on M)", "on"))
+    return reasons
+
+
+def prepare_aiter_asm(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_asm` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_asm",
+        weight=shuffle_16x16(weight),
+        weight_scale=tiles_32x4(weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_asm(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    per_1x32_mx_quant_hip: Per1x32MxQuantHip,
+    gemm_a8w8_mxfp8: GemmA8w8Mxfp8,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_asm` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    uint8 = torch.uint8
+    per_1x32_mx_quant_hip_scale_type = torch.float8_e8m0fnu
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        codes, scale = per_1x32_mx_quant_hip(x, quant_dtype=fp8, scale_type=per_1x32_mx_quant_hip_scale_type)
+        rows = -(-m // 2) * 2
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        scale = tiles_32x4(scale)
+        codes = tiles_2x128(codes)
+        y = gemm_a8w8_mxfp8(
+            A=codes, B=weight, ScaleA=scale.view(uint8), ScaleB=weight_scale, dtype=dtype, a_preshuffle=True
+        )
+        y = y[:m]
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        m = codes.shape[0]
+        rows = -(-m // 2) * 2
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        scale = tiles_32x4(scale)
+        codes = tiles_2x128(codes)
+        y = gemm_a8w8_mxfp8(A=codes, B=weight, ScaleA=scale, ScaleB=weight_scale, dtype=dtype, a_preshuffle=True)
+        y = y[:m]
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_aiter_asm_1024(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_asm_1024` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx1250":
+        reasons.append(Reason("hardware", "gfx1250", facts.arch))
+    reasons += facts.lacks(PER_1X32_MX_QUANT_HIP, GEMM_A8W8_MXFP8_1024)
+    if layer.n % 1024 != 0:
+        reasons.append(Reason("layer", "N a multiple of 1024", layer.found_n(1024)))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype != "bf16":
+        reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    if facts.batch_invariant:
+        reasons.append(
+            Reason("switch", "switch batch_invariant off (the sums of gemm_a8w8_mxfp8_1024 depend on M)", "on")
+        )
+    return reasons
+
+
+def prepare_aiter_asm_1024(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_asm_1024` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_asm_1024",
+        weight=shuffle_16x16(weight),
+        weight_scale=tiles_32x4(weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_asm_1024(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    per_1x32_mx_quant_hip: Per1x32MxQuantHip,
+    gemm_a8w8_mxfp8_1024: GemmA8w8Mxfp81024,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_asm_1024` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    uint8 = torch.uint8
+    per_1x32_mx_quant_hip_scale_type = torch.float8_e8m0fnu
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        codes, scale = per_1x32_mx_quant_hip(x, quant_dtype=fp8, scale_type=per_1x32_mx_quant_hip_scale_type)
+        rows = -(-m // 1024) * 1024
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        scale = tiles_32x4(scale)
+        codes = tiles_2x128(codes)
+        y = gemm_a8w8_mxfp8_1024(
+            A=codes, B=weight, ScaleA=scale.view(uint8), ScaleB=weight_scale, dtype=dtype, a_preshuffle=True
+        )
+        y = y[:m]
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        m = codes.shape[0]
+        rows = -(-m // 1024) * 1024
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        scale = tiles_32x4(scale)
+        codes = tiles_2x128(codes)
+        y = gemm_a8w8_mxfp8_1024(A=codes, B=weight, ScaleA=scale, ScaleB=weight_scale, dtype=dtype, a_preshuffle=True)
+        y = y[:m]
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
 
 
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -93,6 +260,46 @@ SCHEME: Final = Scheme(
     stored_scales=("e8m0",),
     producers=("compressed-tensors MXFP8", "ModelOpt MXFP8", "torchao MX"),
     backends=(
+        Backend(
+            name="aiter_asm",
+            why_not=why_not_aiter_asm,
+            prepare=prepare_aiter_asm,
+            bind=bind_aiter_asm,
+            kernels=(
+                PER_1X32_MX_QUANT_HIP,
+                GEMM_A8W8_MXFP8,
+            ),
+            quantizers=(PER_1X32_MX_QUANT_HIP,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="aiter.per_1x32_mx_quant_hip",
+                    gemm="aiter.gemm_a8w8_mxfp8",
+                    scale_layout="tiles_32x4",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
+        ),
+        Backend(
+            name="aiter_asm_1024",
+            why_not=why_not_aiter_asm_1024,
+            prepare=prepare_aiter_asm_1024,
+            bind=bind_aiter_asm_1024,
+            kernels=(
+                PER_1X32_MX_QUANT_HIP,
+                GEMM_A8W8_MXFP8_1024,
+            ),
+            quantizers=(PER_1X32_MX_QUANT_HIP,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="aiter.per_1x32_mx_quant_hip",
+                    gemm="aiter.gemm_a8w8_mxfp8_1024",
+                    scale_layout="tiles_32x4",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
+        ),
         Backend(
             name="reference",
             why_not=why_not_reference,

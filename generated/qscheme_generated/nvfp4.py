@@ -5,9 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qscheme.layouts import row_major
+import torch
+
+from qscheme.layouts import as_dtype, pad_rows, row_major, shuffle_16x16
+from qscheme.numerics import scale_levels
+from qscheme.tilings import tiles_32x8
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
+from .kernels_aiter import GEMM_NVFP4_ASM
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 
 if TYPE_CHECKING:
@@ -15,6 +20,7 @@ if TYPE_CHECKING:
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
+    from .kernels_aiter import GemmNvfp4Asm
     from .kernels_reference import Quantize, ReferenceLinear
 
 ACTIVATION: Final = Operand(
@@ -32,6 +38,98 @@ WEIGHT: Final = Operand(
     rule=Rule(scale="amax_div", max=6.0, floor=0.0),
     global_scale="divide",
 )
+
+
+def why_not_aiter_asm(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_asm` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx1250":
+        reasons.append(Reason("hardware", "gfx1250", facts.arch))
+    reasons += facts.lacks(QUANTIZE, GEMM_NVFP4_ASM)
+    if layer.n % 1024 != 0:
+        reasons.append(Reason("layer", "N a multiple of 1024", layer.found_n(1024)))
+    if layer.k % 256 != 0:
+        reasons.append(Reason("layer", "K a multiple of 256", layer.found_k(256)))
+    if layer.out_dtype != "bf16":
+        reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    return reasons
+
+
+def prepare_aiter_asm(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_asm` reads."""
+    return Prepared(
+        backend="aiter_asm",
+        weight=shuffle_16x16(layer.weight),
+        weight_scale=tiles_32x8(layer.weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+        weight_global_scale=layer.weight_global_scale,
+        input_global_scale=layer.input_global_scale,
+    )
+
+
+def bind_aiter_asm(
+    layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, gemm_nvfp4_asm: GemmNvfp4Asm
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_asm` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    weight_global_scale = weights.weight_global_scale
+    input_global_scale = weights.input_global_scale
+    float4_e2m1fn_x2 = torch.float4_e2m1fn_x2
+    weight_fp4x2 = weights.weight.view(torch.float4_e2m1fn_x2)
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        codes, scale = quantize(x, ACTIVATION, global_scale=input_global_scale)
+        rows = -(-m // 1024) * 1024
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        scale = tiles_32x8(scale)
+        codes = shuffle_16x16(codes)
+        y = gemm_nvfp4_asm(
+            A=codes.view(float4_e2m1fn_x2),
+            B=weight_fp4x2,
+            ScaleA=scale,
+            ScaleB=weight_scale,
+            dtype=dtype,
+            GlobalScaleA=1.0,
+            GlobalScaleB=1.0,
+            a_preshuffle=True,
+        )
+        y = y[:m]
+        y = scale_levels(y, ACTIVATION, WEIGHT, input_global_scale, weight_global_scale)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        m = codes.shape[0]
+        rows = -(-m // 1024) * 1024
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        scale = tiles_32x8(scale)
+        codes = shuffle_16x16(codes)
+        y = gemm_nvfp4_asm(
+            A=codes.view(float4_e2m1fn_x2),
+            B=weight_fp4x2,
+            ScaleA=scale,
+            ScaleB=weight_scale,
+            dtype=dtype,
+            GlobalScaleA=1.0,
+            GlobalScaleB=1.0,
+            a_preshuffle=True,
+        )
+        y = y[:m]
+        y = scale_levels(y, ACTIVATION, WEIGHT, input_global_scale, weight_global_scale)
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
 
 
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -107,6 +205,22 @@ SCHEME: Final = Scheme(
     stored_scales=("e4m3",),
     producers=("compressed-tensors NVFP4",),
     backends=(
+        Backend(
+            name="aiter_asm",
+            why_not=why_not_aiter_asm,
+            prepare=prepare_aiter_asm,
+            bind=bind_aiter_asm,
+            kernels=(
+                QUANTIZE,
+                GEMM_NVFP4_ASM,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(
+                Call(
+                    when="always", quantize="reference.quantize", gemm="aiter.gemm_nvfp4_asm", scale_layout="tiles_32x8"
+                ),
+            ),
+        ),
         Backend(
             name="reference",
             why_not=why_not_reference,

@@ -111,7 +111,7 @@ class Needs:
 class OperandUse:
     """How a kernel takes one operand: by keyword or position, in which layout, viewed how.
 
-    granularity: the tiles that a scale may have, empty for any.
+    granularity: the tiles that a scale may have, empty for any. required: whether zeros stand in for a missing bias.
     """
 
     role: str
@@ -120,6 +120,7 @@ class OperandUse:
     layouts: tuple[LayoutRange, ...]
     dtype: str | None
     granularity: tuple[str, ...] = ()
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,7 @@ class Kernel:
     accumulators: bool
     out: tuple[str, int] | None
     quantizes: Quantizes | None
+    global_scales_after: bool
     fp8: Literal["device", "checkpoint"]
     batch_invariant: bool
     older: tuple[OlderForm, ...]

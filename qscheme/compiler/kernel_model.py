@@ -16,6 +16,7 @@ from qscheme.compiler.words import (
     Format,
     GemmRole,
     Granularity,
+    Holds,
     Keyword,
     Layout,
     Multiple,
@@ -53,7 +54,10 @@ class OperandModel(Closed):
     granularity: tuple[Granularity, ...] = Field(
         default=(), min_length=1, description="of a scale: the tiles that the kernel is right for; absent for any"
     )
-    dtype: Literal["bytes", "fp4x2", "e8m0", "any"] | None = Field(default=None, description="how its bytes are viewed")
+    dtype: Literal["bytes", "fp4x2", "e8m0", "fp32", "any"] | None = Field(
+        default=None, description="how its bytes are viewed; of a bias, what it is cast to, any for not at all"
+    )
+    required: Holds | None = Field(default=None, description="of a bias: zeros are passed where the layer has none")
     fold_rows: Multiple | None = Field(default=None, description="this many rows are passed as one")
 
 
@@ -210,6 +214,9 @@ class GemmModel(KernelModel):
         Annotated[tuple[Float, ...], Field(min_length=1), Tag("list")] | Annotated[Accumulators, Tag("mapping")],
         either("a list of dtypes, or {accumulators: int32}"),
     ] = Field(description="the dtypes that it writes")
+    global_scales: Literal["after"] | None = Field(
+        default=None, description="after: it knows none, and its product is scaled by those of both operands"
+    )
     fp8: Literal["device", "checkpoint"] = Field(default="device", description="the E4M3 flavour of its FP8 operands")
     batch_invariant: bool = Field(
         default=True, description="false if a row's result depends on how many rows there are"
@@ -241,6 +248,9 @@ class TunedTableModel(Closed):
     key: tuple[Keyword, ...] = Field(default=(), min_length=1, description="further columns that tell rows apart")
     kernels: tuple[TunedKernel, ...] = Field(default=(), min_length=1, description="the kernels that rows may name")
     entries: TunedEntries | None = Field(default=None, description="what `qscheme check` looks at in a JSON file")
+    rows: dict[Keyword, Annotated[tuple[Text, ...], Field(min_length=1)]] = Field(
+        default_factory=dict, description="columns of a CSV file, and what a row must have there to count"
+    )
 
 
 class KernelFile(Closed):

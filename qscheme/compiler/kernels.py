@@ -11,6 +11,7 @@ from qscheme.compiler import ir
 from qscheme.compiler.kernel_model import GemmModel, OlderGemm
 from qscheme.compiler.kernel_problems import gemm_problems, quantizer_problems
 from qscheme.compiler.parameters import class_name
+from qscheme.compiler.prepare_text import SCALE_STEPS, WEIGHT_STEPS, X_STEPS
 from qscheme.compiler.versions import known_bad_of, ranges_of
 from qscheme.types import Rule
 
@@ -45,7 +46,8 @@ TAKEN = frozenset((
     "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
     "devices", "switches", "libraries", "tuned", "mapping", "switch", "library_source", "tuned_table", "literal",
     "type_alias", "type_checking",
-    "opaque", "changed_config", "scale_shape", "swizzled_shape",
+    "opaque", "changed_config", "scale_shape", "scale_levels", "swizzled_shape", "bias_or_zeros", "tiles_2x128",
+    "tiles_32x4", "tiles_32x8",
 ))  # fmt: skip
 """Names that generated modules use themselves, in small letters; no kernel and no tuned table may have one."""
 
@@ -55,8 +57,13 @@ VIEW = re.compile(r"(weight|weight_scale)_(fp4x2|e8m0|by_\d+)(_by_\d+)?")
 PARAMETERS = frozenset(("self", "torch", "scale_shape", "swizzled_shape", "changed_config"))
 """Names that generated functions need beside the parameters of a kernel."""
 
-WEIGHT_LAYOUTS = ("row_major", "transposed", "shuffle_16x16")
 SCALES = ("x_scale", "weight_scale")
+LAYOUTS_OF: dict[str, tuple[str, ...]] = {
+    "x": ("row_major", *X_STEPS),
+    "weight": tuple(WEIGHT_STEPS),
+    **dict.fromkeys(SCALES, tuple(SCALE_STEPS)),
+}
+"""The layouts that a step makes, for the operands that have any but row_major."""
 
 
 def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Report) -> ir.Kernel:
@@ -98,6 +105,7 @@ def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Re
         accumulators=gemm is not None and not isinstance(gemm.output, tuple),
         out=_out(gemm.out) if gemm else None,
         quantizes=_quantizes(gemm.quantizes) if gemm else None,
+        global_scales_after=gemm is not None and gemm.global_scales == "after",
         fp8=gemm.fp8 if gemm else "device",
         batch_invariant=gemm.batch_invariant if gemm else True,
         older=tuple(_older(older, kernel) for older in _olders(kernel)),
@@ -121,8 +129,10 @@ def table_problems(table: TunedTableModel) -> Iterator[tuple[tuple[str | int, ..
             yield ("files", position), "a CSV file holds every shape; its name may hold * and no braces"
     if table.products and not any("{product}" in pattern for pattern in table.files):
         yield ("products",), "no file's name holds {product}"
-    if table.variable is not None and table.kind == "json":
-        yield ("variable",), "an environment variable replaces CSV files only"
+    for key, given in (("variable", table.variable), ("rows", table.rows)):
+        if given and table.kind == "json":
+            does = "an environment variable replaces" if key == "variable" else "columns are those of"
+            yield (key,), f"{does} CSV files only"
     for word, given, kind in (
         ("key", table.key, "csv"),
         ("kernels", table.kernels, "csv"),
@@ -210,10 +220,9 @@ def _operand_problems(role: str, use: OperandModel) -> Iterator[tuple[tuple[str 
         yield (), "needs either `as` or `position`"
     scale, weight = role in SCALES, role == "weight"
     if isinstance(use.layout, str):
-        if (use.layout in WEIGHT_LAYOUTS if scale else use.layout not in WEIGHT_LAYOUTS) and use.layout != "row_major":
-            yield ("layout",), f"{use.layout} is no layout of {role}"
-        elif use.layout != "row_major" and not (scale or weight):
-            yield ("layout",), f"{role} is always row_major"
+        if use.layout not in LAYOUTS_OF.get(role, ("row_major",)):
+            message = f"{use.layout} is no layout of {role}" if role in LAYOUTS_OF else f"{role} is always row_major"
+            yield ("layout",), message
     elif role != "x_scale":
         yield ("layout",), f"only the layout of x_scale may change with M, not that of {role}"
     else:
@@ -227,10 +236,14 @@ def _operand_problems(role: str, use: OperandModel) -> Iterator[tuple[tuple[str 
         yield ("fold_rows",), f"only the weight and scales are folded, not {role}"
     if use.granularity and not scale:
         yield ("granularity",), f"only scales have a granularity, not {role}"
-    if use.dtype is not None and not (use.dtype == "any" if role == "bias" else scale or weight or role == "x"):
+    if use.dtype in ("any", "fp32") and role != "bias":
+        yield ("dtype",), f"only a bias may have {'any dtype' if use.dtype == 'any' else 'the dtype fp32'}, not {role}"
+    elif use.dtype is not None and not (use.dtype in ("any", "fp32") if role == "bias" else role in LAYOUTS_OF):
         yield ("dtype",), f"{role} has no dtype to choose"
-    elif use.dtype == "any" and role != "bias":
-        yield ("dtype",), f"only a bias may have any dtype, not {role}"
+    if use.required and role != "bias":
+        yield ("required",), f"only a bias is missing in some layers, not {role}"
+    elif use.required and use.dtype == "any":
+        yield ("required",), "zeros need a dtype: write fp32, or leave `dtype` out for that of the output"
 
 
 def _older_problems(older: OlderQuantizer | OlderGemm, kernel: Anyone) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -255,7 +268,7 @@ def _operand(role: str, use: OperandModel) -> ir.OperandUse:
         layouts: tuple[ir.LayoutRange, ...] = (ir.LayoutRange(None, use.layout, use.fold_rows),)
     else:
         layouts = tuple(ir.LayoutRange(part.max_m, part.is_, part.fold_rows) for part in use.layout)
-    return ir.OperandUse(role, use.as_, use.position, layouts, use.dtype, use.granularity)
+    return ir.OperandUse(role, use.as_, use.position, layouts, use.dtype, use.granularity, use.required is not None)
 
 
 def _constant(value: bool | int | float | str | Imported) -> ir.Constant:

@@ -84,12 +84,15 @@ def twin_findings(folder: Folder, catalogue: ir.Catalogue) -> Iterator[Finding]:
         yield from _twins("backend", backends)
         yield from _twin_kernels(file, scheme)
     owners: dict[str, str] = {}
+    parts: dict[str, tuple[str, ...]] = {}
     for switch in folder.switches.model.switches.items() if folder.switches else ():
         owners |= dict.fromkeys(switch[1].variables, f"the switch {switch[0]}")
     for kernels in folder.kernels:
         for name, table in kernels.model.tuned_tables.items():
             owner = owners.setdefault(table.variable, f"the tuned table {name}") if table.variable else None
-            if owner is not None and owner != f"the tuned table {name}":
+            # Two tables may be rows of the same files, which the variable replaces together.
+            same = table.rows and parts.setdefault(str(table.variable), table.files) == table.files
+            if owner is not None and owner != f"the tuned table {name}" and not same:
                 path = ("tuned_tables", name, "variable")
                 message = f"{table.variable} sets {owner} too"
                 witness = (("variable", str(table.variable)),)

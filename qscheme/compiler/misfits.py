@@ -38,7 +38,8 @@ def quantizer_misfit(quantize: ir.Kernel, activation: Operand) -> str | None:
     if (activation.format == "fp4_e2m1") != (quantize.codes is not None):
         does = "packs two codes in a byte" if quantize.codes else "writes one code in a byte"
         return f"{name} {does}, and the scheme's activation is {activation.format}"
-    if (activation.scale == "e8m0") != (quantize.scale_dtype is not None):
+    decoded = quantize.scale_dtype == "e8m0" and activation.scale == "fp32" and activation.rule.scale != "amax_div"
+    if (activation.scale == "e8m0") != (quantize.scale_dtype is not None) and not decoded:
         stored = quantize.scale_dtype or "float32"
         return f"{name} writes its scales as {stored}, and the scheme's are {activation.scale}"
     return None
@@ -71,6 +72,9 @@ def gemm_misfit(gemm: ir.Kernel, activation: Operand | None, weight: Operand) ->
     for what, given, role in (("activation", activation, "x_scale"), ("weight", weight, "weight_scale")):
         if given is None:
             continue
+        level = "input_global_scale" if what == "activation" else "weight_global_scale"
+        if given.global_scale is not None and gemm.operand(level) is None and not gemm.global_scales_after:
+            return f"{gemm.name} takes no global scale of the {what}, and the scheme has one"
         operand, use = given, gemm.operand(role)
         layouts = {part.layout for part in use.layouts} if use else set[str]()
         rowwise = gemm.accumulators or not layouts.isdisjoint(ROWWISE)

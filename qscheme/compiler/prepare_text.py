@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 WEIGHT_STEPS = {"row_major": "row_major", "transposed": "transposed", "shuffle_16x16": "shuffle_16x16"}
 """The step of `qscheme.layouts` that makes each weight layout."""
 
+X_STEPS = ("shuffle_16x16", "tiles_2x128")
+"""The steps of `qscheme.layouts` and `qscheme.tilings` that lay codes of x out for each call."""
+
 SCALE_STEPS = {
     "row_major": "row_major",
     "per_row": "row_major",
@@ -20,8 +23,10 @@ SCALE_STEPS = {
     "column_major": "column_major",
     "padded_column_major": "padded_column_major",
     "swizzle_e8m0_32x8": "swizzle_e8m0_32x8",
+    "tiles_32x4": "tiles_32x4",
+    "tiles_32x8": "tiles_32x8",
 }
-"""The step of `qscheme.layouts` that makes each layout of weight scales."""
+"""The step of `qscheme.layouts` or `qscheme.tilings` that makes each layout of weight scales."""
 
 
 def prepare_lines(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
@@ -50,18 +55,27 @@ def prepare_lines(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
         scale = f"{SCALE_STEPS[backend.weight_scale_layout]}({scale})"
     elif scale != "layer.weight_scale":
         scale = f"row_major({scale})"
-    fused = gemm.operand("bias")
-    keeps_bias = fused is not None and fused.dtype == "any"
     yield "return Prepared("
     yield f"    backend={backend.name!r},"
     yield f"    weight={WEIGHT_STEPS[backend.weight_layout]}({weight}),"
     yield f"    weight_scale={scale},"
     yield f"    input_scale={given},"
-    yield "    bias=layer.bias," if keeps_bias else "    bias=as_dtype(layer.bias, layer.out_dtype),"
+    yield f"    bias={_bias(gemm)},"
     for name, has in levels(scheme):
         if has:
             yield f"    {name}=layer.{name},"
     yield ")"
+
+
+def _bias(gemm: ir.Kernel) -> str:
+    """The layer's bias in the dtype in which the GEMM adds it, or in which it is added afterwards."""
+    fused = gemm.operand("bias")
+    if fused is not None and fused.dtype == "any":
+        return "layer.bias"
+    dtype = "torch.float32" if fused is not None and fused.dtype == "fp32" else "layer.out_dtype"
+    if fused is not None and fused.required:
+        return f"bias_or_zeros(layer.bias, layer.n, {dtype}, layer.weight.device)"
+    return f"as_dtype(layer.bias, {dtype})"
 
 
 def levels(scheme: ir.Scheme) -> Iterable[tuple[str, bool]]:
@@ -69,3 +83,16 @@ def levels(scheme: ir.Scheme) -> Iterable[tuple[str, bool]]:
     yield "weight_global_scale", scheme.weight.global_scale is not None
     yield "weight_zero_point", not scheme.weight.symmetric
     yield "input_global_scale", scheme.activation is not None and scheme.activation.global_scale is not None
+
+
+def levels_after(scheme: ir.Scheme) -> str:
+    """The global scales by which a product is scaled where its GEMM knows none, as arguments."""
+    found = {name: name if has else "None" for name, has in levels(scheme)}
+    return f"{found['input_global_scale']}, {found['weight_global_scale']}"
+
+
+def padded_rows(gemm: ir.Kernel) -> str:
+    """How many rows a GEMM is given for M rows, as an expression over m."""
+    rows = gemm.multiple_rows
+    padded = f"-(-m // {rows}) * {rows}" if rows > 1 else f"max(m, {gemm.minimum_rows})"
+    return f"{padded} if {gemm.name}_padded else m" if gemm.padded_in else padded

@@ -111,10 +111,15 @@ class _Resolver:
             products = tuple(sorted(table.products.items()))
             for arch in table.products:
                 self.arch_is_known(arch, file, file.key_place("tuned_tables", name, "products", arch))
-            found = TunedTable(name, says.library, table.kind, table.files, table.variable, products, table.key)
             kernels = tuple((kernel.name, kernel.splits) for kernel in table.kernels)
             entries = tuple(sorted(table.entries.model_dump(exclude_none=True).items())) if table.entries else ()
-            self.tables[name] = found._replace(kernels=kernels, entries=entries), place
+            self.tables[name] = (
+                TunedTable(
+                    name, says.library, table.kind, table.files, table.variable, products,
+                    rows=tuple(sorted(table.rows.items())), key=table.key, kernels=kernels, entries=entries,
+                ),
+                place,
+            )  # fmt: skip
 
     def library_kernels(self, file: File[KernelFile]) -> None:
         for name, kernel in file.model.kernels.items():

@@ -10,7 +10,7 @@ from qscheme.compiler.ir import Imported
 from qscheme.compiler.kernel_functions import STORAGE
 from qscheme.compiler.kernel_text import source
 from qscheme.compiler.parameters import constant_name, protocol_name
-from qscheme.compiler.prepare_text import SCALE_STEPS, levels, prepare_lines
+from qscheme.compiler.prepare_text import SCALE_STEPS, levels, levels_after, padded_rows, prepare_lines
 from qscheme.compiler.versions import asked
 from qscheme.types import Call
 
@@ -199,15 +199,25 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
     plain = quantized or call.quantize is None
     stored_codes = "bytes" if plain or call.quantize is None else call.quantize.codes
     stored_scale = "bytes" if plain or call.quantize is None else call.quantize.scale_dtype
+    if (
+        not plain
+        and call.quantize
+        and call.quantize.scale_dtype == "e8m0"
+        and activation
+        and activation.scale == "fp32"
+    ):
+        lines.append("scale = e8m0_to_fp32(scale)")
     codes, scale = ("x" if activation is None else "codes"), "scale"
     if padded:
-        lines.append(f"rows = {_padded_rows(gemm)}")
+        lines.append(f"rows = {padded_rows(gemm)}")
         lines.append(f"{codes} = pad_rows({codes}, rows)")
         if not gemm.accumulators and activation is not None and activation.granularity != "per_tensor":
             lines.append("scale = pad_rows(scale, rows)")
     if layout != call.x_scale.layout and activation is not None:
         lines += _relay(scheme, call, "rows" if padded else "m")
     x, x_scale = gemm.operand("x"), gemm.operand("x_scale")
+    if x and x.layouts[0].layout != "row_major":
+        lines.append(f"codes = {x.layouts[0].layout}(codes)")
     if (
         x
         and activation is not None
@@ -240,19 +250,19 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
         **{name: name if has else None for name, has in levels(scheme)},
     }
     product = f"{gemm.name}({_arguments(gemm, given)})"
-    if padded:
-        product = f"{product}[:m]"
     if gemm.accumulators:
-        return [*lines, f"return scale_accumulators({product}, scale, weight_scale, bias, dtype)"]
-    if fused:
+        cut = "[:m]" if padded else ""
+        return [*lines, f"return scale_accumulators({product}{cut}, scale, weight_scale, bias, dtype)"]
+    if fused and not padded:
         return [*lines, f"return {product}"]
-    return [*lines, f"y = {product}", "return y if bias is None else y + bias"]
-
-
-def _padded_rows(gemm: ir.Kernel) -> str:
-    rows = gemm.multiple_rows
-    padded = f"-(-m // {rows}) * {rows}" if rows > 1 else f"max(m, {gemm.minimum_rows})"
-    return f"{padded} if {gemm.name}_padded else m" if gemm.padded_in else padded
+    lines.append(f"y = {product}")
+    if fused:
+        return [*lines, "return y[:m]"]
+    if padded:
+        lines.append("y = y[:m]")
+    if gemm.global_scales_after:
+        lines.append(f"y = scale_levels(y, {given['activation']}, WEIGHT, {levels_after(scheme)})")
+    return [*lines, "return y if bias is None else y + bias"]
 
 
 def _relay(scheme: ir.Scheme, call: ir.Call, rows: str) -> list[str]:

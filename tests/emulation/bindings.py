@@ -78,6 +78,10 @@ def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor],
         return layers.fp8_rows(DEVICE.fp8, divide=not backend.startswith("aiter_ck"))
     if scheme == "fp8_block128_ue8m0":
         return layers.fp8_powers(DEVICE.fp8)
+    if scheme in ("mxfp8", "mxfp4_a_mxfp8"):
+        return layers.fp8_powers(DEVICE.fp8, 32, stored=True)
+    if scheme.startswith("nvfp4"):
+        return layers.fp4_levels(layer.level(layer.input_global_scale))
     if scheme == "fp8_block128":
         return layers.fp8_groups(DEVICE.fp8, divide=backend == "aiter_triton_rdna4")
     if scheme == "fp8_w8a16_block128":
@@ -90,8 +94,11 @@ def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor],
     if scheme == "mxfp4_a_fp8_token":
         return layers.fp8_rows(torch.float8_e4m3fn)
     return {
+        ("int8_ptpc", "aiter_asm"): layers.int8_truncated,
         ("int8_ptpc", "aiter_ck"): layers.int8_truncated,
         ("int8_ptpc", "aiter_triton"): layers.int8_nearest,
+        ("mxfp4", "aiter_f4gemm"): layers.fp4_blocks(1.75),
+        ("mxfp4", "aiter_asm_even"): layers.fp4_blocks(1.75),
         ("mxfp4", "aiter_asm"): layers.fp4_blocks(1.5),
         ("mxfp4", "aiter_triton"): layers.fp4_blocks(1.75, ties_away=True),
         ("mxfp4", "aiter_triton_tuned"): layers.fp4_blocks(1.75, ties_away=True),

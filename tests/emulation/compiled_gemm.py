@@ -205,3 +205,28 @@ def gemm_a8w8_blockscale_bpreshuffle(
     tiles = read(w_scale, -(-n // 128) * blocks, torch.float32, "w_scale").view(-1, blocks)
     write(Out, _blockscaled(x, unshuffled(WQ, n, k), rows, tiles).to(Out.dtype), "Out")
     return Out
+
+
+@compiled(
+    "flatmm_a8w8_blockscale_asm(XQ: torch.Tensor, WQ: torch.Tensor, x_scale: torch.Tensor, w_scale: torch.Tensor, "
+    "out: torch.Tensor) -> torch.Tensor"
+)
+def flatmm_a8w8_blockscale_asm(
+    XQ: torch.Tensor,
+    WQ: torch.Tensor,
+    x_scale: torch.Tensor,
+    w_scale: torch.Tensor,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    """Multiply fp8 [M, K] by a shuffled weight; both scales lie in memory transposed, [K/128, M] and [K/128, N/128]."""
+    m, k = XQ.shape
+    n, blocks = out.shape[1], k // 128
+    check(out.dtype == torch.float16, "flatmm a8w8 blockscale asm only support Half output now!")
+    check(n % 256 == 0 and k % 128 == 0, "flatmm a8w8 blockscale asm only support 128x256x128 tile now!")
+    check(DEVICE.arch == "gfx942", "stand-in: the package has this kernel for gfx942 alone")
+    CALLS.append(("flatmm_a8w8_blockscale_asm", ""))
+    x = read(XQ, m * k, DEVICE.fp8, "XQ").view(m, k)
+    rows = read(x_scale, m * blocks, torch.float32, "x_scale").view(blocks, m).T
+    tiles = read(w_scale, n // 128 * blocks, torch.float32, "w_scale").view(blocks, n // 128).T
+    write(out, _blockscaled(x, unshuffled(WQ, n, k), rows, tiles).to(out.dtype), "out")
+    return out

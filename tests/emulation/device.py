@@ -113,6 +113,7 @@ class Tile:
     k: int
     k_vector: int
     n_vector: int
+    whole: bool
 
     @classmethod
     def of(cls, name: str) -> Tile:
@@ -127,10 +128,12 @@ class Tile:
             fields = fields[1:]
         _, m, n, k = fields[0]
         k_vector = k // fields[3][0] if family == "a8w8_rowwise_" else fields[1][0]
-        return cls(m, n, k, max(k_vector, 16), fields[6][0])
+        return cls(m, n, k, max(k_vector, 16), fields[6][0], "bpreshuffle" in family)
 
     def split(self, m: int, n: int, k: int, parts: int) -> list[tuple[int, int]]:
         """Return the slices of K of a split-K launch, or fail where the kernel does not support the shape."""
+        if self.whole:
+            check(n % self.n == 0 and k % self.k == 0, "This GEMM is not supported!")
         padded = m % self.m or n % self.n or k % (self.k * parts)
         size = -(-k // (parts * self.k_vector)) * self.k_vector if padded else k // parts
         check(k % self.k_vector == 0 and n % self.n_vector == 0, "This GEMM is not supported!")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .compiled_gemm_fp4 import encode_codes
 from .reference import FP4, dequantized, random_fp4
 
 if TYPE_CHECKING:
@@ -29,8 +30,13 @@ TILES = {
     "mxfp4": (1, 32),
     "mxfp4_a_fp8_tensor": (1, 32),
     "mxfp4_a_fp8_token": (1, 32),
+    "mxfp8": (1, 32),
+    "mxfp4_a_mxfp8": (1, 32),
+    "nvfp4": (1, 16),
+    "nvfp4_modelopt": (1, 16),
 }
 """Rows and columns of a weight that share a scale; None for all of them."""
+FP4_ACTIVATIONS = ("mxfp4", "nvfp4", "nvfp4_modelopt")
 
 ACTIVATIONS = {"fp8_block128_a_mxfp8": 32, "mxfp4_a_fp8_tensor": None, "mxfp4_a_fp8_token": None}
 """Columns of x that share a scale, where they are not those of the weight."""
@@ -50,13 +56,21 @@ class Layer:
     name: str = "layer"
     rotation: int | None = None
     prequantized: bool = False
+    weight_global_scale: torch.Tensor | None = None
+    input_global_scale: torch.Tensor | None = None
 
     def values(self) -> torch.Tensor:
         """The weight [N, K] in float64."""
-        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.kind.startswith("mxfp4") else 1)
+        n, k = self.weight.shape[0], self.weight.shape[1] * (2 if self.kind.startswith(("mxfp4", "nvfp4")) else 1)
         rows, columns = TILES[self.kind]
         scale = self.weight_scale.reshape(-1, self.weight_scale.shape[-1]) if columns else self.weight_scale.view(-1, 1)
-        return dequantized(self.weight, scale, rows or n, columns or k)
+        return self.level(self.weight_global_scale) * dequantized(self.weight, scale, rows or n, columns or k)
+
+    def level(self, global_scale: torch.Tensor | None) -> float:
+        """What a global scale multiplies values by."""
+        if global_scale is None:
+            return 1.0
+        return 1 / float(global_scale) if self.kind == "nvfp4" else float(global_scale)
 
 
 def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored_scales: str = "fp32") -> Layer:
@@ -67,6 +81,16 @@ def random_layer(scheme: str, n: int, k: int, bias: bool, out_dtype: str, stored
         weight, scale = random_fp4(n, k)
         given = torch.tensor([0.01]) if scheme == "mxfp4_a_fp8_tensor" else None
         return Layer(scheme, scheme, weight, scale, given, added, dtype)
+    if scheme == "mxfp8":
+        scale = torch.randint(108, 118, (n, k // 32), dtype=torch.uint8)
+        return Layer(scheme, scheme, _random_fp8_bytes(n, k), scale, None, added, dtype)
+    if scheme.startswith("nvfp4"):
+        weight, scale = random_fp4(n, k)[0], torch.randint(0x20, 0x70, (n, k // 16), dtype=torch.uint8)
+        levels = [torch.tensor([value if scheme == "nvfp4" else 1 / value]) for value in (1500.0, 70.0)]
+        return Layer(
+            scheme, scheme, weight, scale.view(torch.float8_e4m3fn), None, added, dtype,
+            weight_global_scale=levels[0], input_global_scale=levels[1],
+        )  # fmt: skip
     if "_block128" in scheme:
         weight = _random_fp8_bytes(n, k)
         scale = _spread(-(-n // 128), -(-k // 128)) * 2e-4
@@ -173,16 +197,33 @@ def fp8_under(scale: torch.Tensor, fp8: torch.dtype, divide: bool = False) -> Ca
     return quantize
 
 
-def fp8_powers(fp8: torch.dtype) -> Callable[[torch.Tensor], Quantized]:
-    """In groups of 128 the least power of two that amax over the largest code does not exceed."""
+def fp8_powers(fp8: torch.dtype, size: int = 128, stored: bool = False) -> Callable[[torch.Tensor], Quantized]:
+    """In groups of 128 the least power of two that amax over the largest code does not exceed; stored: as E8M0."""
 
     def quantize(x: torch.Tensor) -> Quantized:
-        groups = x.float().view(x.shape[0], -1, 128)
+        groups = x.float().view(x.shape[0], -1, size)
         amax = groups.abs().amax(2).clamp(min=1e-10)
         largest = 224.0 if fp8 == torch.float8_e4m3fnuz else 448.0
         mantissa, exponent = torch.frexp(amax.double() / largest)
         scale = torch.exp2((exponent - (mantissa == 0.5).to(torch.int32)).double()).float()
-        return (groups / scale.unsqueeze(2)).clamp(-largest, largest).view(x.shape).to(fp8), scale
+        codes = (groups / scale.unsqueeze(2)).clamp(-largest, largest).view(x.shape).to(fp8)
+        return codes, (scale.log2() + 127).to(torch.uint8) if stored else scale
+
+    return quantize
+
+
+def fp4_levels(level: float) -> Callable[[torch.Tensor], Quantized]:
+    """NVFP4: in blocks of 16 amax over 6 and over a level, in E4M3; codes to the nearest, ties to even.
+
+    level: what the global scale multiplies scales by.
+    """
+
+    def quantize(x: torch.Tensor) -> Quantized:
+        blocks = x.float().view(x.shape[0], -1, 16)
+        scale = (blocks.abs().amax(2) / 6 / level).clamp(max=448).to(torch.float8_e4m3fn)
+        grid = (scale.float() * level).unsqueeze(2)
+        scaled = torch.where(grid == 0, 0.0, blocks / grid)
+        return encode_codes(scaled.view(x.shape)), scale
 
     return quantize
 
@@ -245,11 +286,11 @@ def fp4_blocks(rounds_up_from: float, ties_away: bool = False) -> Callable[[torc
 def product(layer: Layer, codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """The layer of quantized rows [M, K] in float64 [M, N], bias included."""
     columns = ACTIVATIONS.get(layer.kind, TILES[layer.kind][1])
-    k = codes.shape[1] * (2 if layer.kind == "mxfp4" else 1)
+    k = codes.shape[1] * (2 if layer.kind in FP4_ACTIVATIONS else 1)
     scales = scale.view(-1, 1) if scale.dim() == 1 else scale
     columns = k if scales.shape[1] == 1 else columns
     x = dequantized(codes, scales.expand(codes.shape[0], scales.shape[1]), 1, columns or k)
-    y = x @ layer.values().T
+    y = layer.level(layer.input_global_scale) * x @ layer.values().T
     return y if layer.bias is None else y + layer.bias.double()
 
 

@@ -18,8 +18,8 @@ from .memory import fill_with_garbage, read, write_at
 NAMES = {
     "x": ("XQ", "A", "x", "x_fp4"),
     "weight": ("WQ", "B", "w", "w_preshuf", "w_shuffled"),
-    "x_scale": ("x_scale", "A_scale", "x_scales"),
-    "weight_scale": ("w_scale", "B_scale", "w_scales"),
+    "x_scale": ("x_scale", "A_scale", "x_scales", "ScaleA"),
+    "weight_scale": ("w_scale", "B_scale", "w_scales", "ScaleB"),
 }
 """What releases call each operand."""
 
@@ -39,6 +39,10 @@ def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
         return (x.float() * (1 / scale)).clamp(-largest, largest).to(DEVICE.fp8), scale
     if name == "per_group_quant_hip":
         check(given["group_size"] == 128 and given["quant_dtype"] == DEVICE.fp8, "groups of 128 in the device's fp8")
+        if given.get("scale_type") == torch.float8_e8m0fnu:
+            check(not given["transpose_scale"], "powers of two are not transposed here")
+            codes, scale = layers.fp8_powers(DEVICE.fp8, stored=True)(x)
+            return codes, scale.view(torch.float8_e8m0fnu)
         codes, scale = layers.fp8_groups(DEVICE.fp8)(x)
         return codes, scale.t().contiguous().view(scale.shape) if given["transpose_scale"] else scale
     if name == "dynamic_mxfp4_quant":
@@ -47,8 +51,20 @@ def quantize(name: str, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tens
     if name == "dynamic_mxfp8_quant":
         check(given["quant_dtype"] == torch.float8_e4m3fn, "the OCP fp8")
         return layers.mxfp8_blocks(x)
-    codes, scale = layers.fp4_blocks(1.5)(x)
-    if given["shuffle"]:
+    if name == "per_1x32_mx_quant_hip":
+        check(given["quant_dtype"] == DEVICE.fp8 and not given["shuffle"], "the device's fp8 with scales row by row")
+        check(given["scale_type"] == torch.float8_e8m0fnu, "scales as E8M0; None gives float32")
+        codes, scale = layers.fp8_powers(DEVICE.fp8, 32, stored=True)(x)
+        return codes, scale.view(torch.float8_e8m0fnu)
+    even = name == "quant_mxfp4_hip"
+    if even:
+        others = ("a16w4_shuffle", "gate_up", "shuffle_weight")
+        check(given["group_size"] == 32 and not any(given[other] for other in others), "plain codes in blocks of 32")
+        rounds = {0: 2.0, 1: 1.5, 2: 1.75}
+        codes, scale = layers.fp4_blocks(rounds[given["round_mode"]])(x)
+    else:
+        codes, scale = layers.fp4_blocks(1.5)(x)
+    if given["e8m0_shuffle" if even else "shuffle"]:
         rows, columns = scale.shape
         stored = torch.empty(-(-rows // 256) * 256, -(-columns // 8) * 8, dtype=torch.uint8)
         fill_with_garbage(stored)
@@ -66,6 +82,8 @@ def multiply(name: str, given: dict[str, Any]) -> torch.Tensor:
     )
     if name in MIXED:
         product = MIXED[name](given, x, weight, x_scale, weight_scale)
+    elif given.get("apreshuffle") or given.get("a_preshuffle") is not None:
+        product = _tiled(name, given, x, weight, x_scale, weight_scale)
     elif "fp4" in name or name == "gemm_a4w4":
         product = _fp4(name, given, x, weight, x_scale, weight_scale)
     elif "blockscale" in name:
@@ -73,12 +91,17 @@ def multiply(name: str, given: dict[str, Any]) -> torch.Tensor:
     else:
         (m, k), n = x.shape, weight.shape[0]
         check(x.dtype == weight.dtype and x.dtype in (torch.int8, DEVICE.fp8), "int8 or fp8 of the device")
-        shuffled = name == "gemm_a8w8_bpreshuffle"
-        values = _dense(x, m, k) @ (unshuffled(weight, n, k).double() if shuffled else _dense(weight, n, k)).T
+        shuffled = name in ("gemm_a8w8_bpreshuffle", "gemm_a8w8_ASM")
+        codes = unshuffled(weight, n, k).view(weight.dtype).double() if shuffled else _dense(weight, n, k)
+        values = _dense(x, m, k) @ codes.T
         rows, columns = read(x_scale, m, torch.float32, "x_scale"), read(weight_scale, n, torch.float32, "w_scale")
         product = values * rows.view(m, 1).double() * columns.double()
     bias = given.get("bias")
-    if bias is not None:
+    if name == "gemm_a8w8_ASM":
+        check(bias is not None and bias.dtype == torch.float32, "a bias in float32 is needed")
+        check(x.dtype == torch.int8 and given["dtype"] == torch.bfloat16, "int8 gives bf16")
+        product = product + read(bias, weight.shape[0], torch.float32, "bias").double()
+    elif bias is not None:
         check(bias.dtype == given["dtype"], "the bias has the dtype of the output")
         product = product + bias.double()
     if "y" in given and given["y"] is not None:
@@ -110,14 +133,18 @@ def _blockscale(
     check(x_scale.dtype == weight_scale.dtype == torch.float32, "float32 scales")
     (m, k), n = x.shape, weight.shape[0]
     blocks = k // 128
-    transposed = name.endswith("_bpreshuffle")
+    flat = name == "flatmm_a8w8_blockscale_ASM"
+    transposed = name.endswith("_bpreshuffle") or flat
+    if flat:
+        check(given["dtype"] == torch.float16 and n % 256 == 0, "whole tiles of 256 columns in fp16")
     if name == "gemm_a8w8_blockscale_preshuffle":
         check(weight.shape[1] == k * 16, "rows of the weight are folded by 16")
         n, transposed = n * 16, given["is_x_scale_tranposed"]
     codes = _dense(weight, n, k) if name == "gemm_a8w8_blockscale" else unshuffled(weight, n, k).double()
     dense = read(x_scale, m * blocks, torch.float32, "x_scale")
     rows = dense.view(blocks, m).T if transposed else dense.view(m, blocks)
-    tiles = read(weight_scale, -(-n // 128) * blocks, torch.float32, "w_scale").view(-1, blocks).double()
+    tiles = read(weight_scale, -(-n // 128) * blocks, torch.float32, "w_scale").double()
+    tiles = tiles.view(blocks, -1).T if flat else tiles.view(-1, blocks)
     wide = tiles.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)
     return (_dense(x, m, k) * rows.double().repeat_interleave(128, 1)) @ (codes * wide).T
 
@@ -152,6 +179,60 @@ def _fp4(
         check(x_scale.shape[1] == columns * 32, "rows of the scales of x are folded by 32")
     rows = _swizzled(x_scale, m, columns) if swizzled else read(x_scale, m * columns, torch.uint8, "s").view(m, columns)
     return _decoded(codes, rows) @ _decoded(plain, _swizzled(weight_scale, n, columns)).T
+
+
+def _tiled(
+    name: str,
+    given: dict[str, Any],
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    x_scale: torch.Tensor,
+    weight_scale: torch.Tensor,
+) -> torch.Tensor:
+    """The kernels of gfx1250, which read every operand in tiles."""
+    check(bool(given.get("apreshuffle", given.get("a_preshuffle"))), "no kernel is shipped for an x row by row")
+    check(given["dtype"] == torch.bfloat16, "the output is bf16")
+    (m, width), n = x.shape, weight.shape[0]
+    whole = m % 1024 == 0 and n % 1024 == 0
+    if name in ("gemm_a8w8_mxfp8", "gemm_a8w4_mxfp8"):
+        check(whole or n % 2048 == 0, "cannot get heuristic kernel")
+        check(x.dtype == torch.float8_e4m3fn and width % 128 == 0, "E4M3 in tiles of 128 columns")
+        codes = _whole(x, m, width, 2, 128).view(torch.float8_e4m3fn).double()
+        columns = width // 32
+    else:
+        check(whole and width % 128 == 0, "cannot get heuristic kernel")
+        check(x.dtype == weight.dtype == torch.float4_e2m1fn_x2, "packed codes")
+        codes = decode_codes(_whole(x, m, width, 16, 16)).double()
+        columns = width // (8 if "nvfp4" in name else 16)
+    bytes_of_weight = _whole(weight, n, weight.shape[1], 16, 16)
+    if name == "gemm_a8w8_mxfp8":
+        values = bytes_of_weight.view(torch.float8_e4m3fn).double()
+    else:
+        values = decode_codes(bytes_of_weight).double()
+    across = 8 if "nvfp4" in name else 4
+    scales = [
+        _whole(scale, -(-rows // 32) * 32, columns, 32, across)[:rows]
+        for scale, rows in ((x_scale, m), (weight_scale, n))
+    ]
+    if "nvfp4" in name:
+        check(x_scale.dtype == weight_scale.dtype == torch.float8_e4m3fn, "scales in E4M3")
+        factors = [scale.view(torch.float8_e4m3fn).double().repeat_interleave(16, dim=1) for scale in scales]
+        factors[0] = factors[0] * given["GlobalScaleA"] * given["GlobalScaleB"]
+    else:
+        stored = torch.float8_e8m0fnu if name == "gemm_a4w4" else torch.uint8
+        check(x_scale.dtype == weight_scale.dtype == stored, f"scales as {stored}")
+        check(name != "gemm_a8w4_mxfp8" or weight.dtype == torch.uint8, "packed codes as bytes")
+        factors = [decode_scales(scale).double().repeat_interleave(32, dim=1) for scale in scales]
+    return (codes * factors[0]) @ (values * factors[1]).T
+
+
+def _whole(stored: torch.Tensor, rows: int, columns: int, tile_rows: int, tile_columns: int) -> torch.Tensor:
+    """Bytes [rows, columns] that lie tile after tile, in tiles of rows that follow each other."""
+    check(rows % tile_rows == 0 and columns % tile_columns == 0, "whole tiles")
+    row, column = torch.arange(rows).view(-1, 1), torch.arange(columns)
+    tile = row // tile_rows * (columns // tile_columns) + column // tile_columns
+    places = (tile * tile_rows + row % tile_rows) * tile_columns + column % tile_columns
+    return read(stored, rows * columns, torch.uint8, "tiles")[places]
 
 
 def _swizzled(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:

@@ -39,7 +39,7 @@ def values_of_codes(codes: torch.Tensor) -> torch.Tensor:
 
 def values_of_scales(scales: torch.Tensor) -> torch.Tensor:
     """Return the float64 values of float32 scales, or of e8m0 bytes."""
-    if scales.dtype == torch.float32:
+    if scales.dtype in (torch.float32, torch.float8_e4m3fn):
         return scales.double()
     return 2.0 ** (scales.view(torch.uint8).double() - 127)
 

@@ -55,6 +55,7 @@ MODULES = {
     "module_gemm_a8w8_bpreshuffle": ("compiled_gemm", "gemm_a8w8_bpreshuffle"),
     "module_gemm_a8w8_blockscale": ("compiled_gemm", "gemm_a8w8_blockscale"),
     "module_gemm_a8w8_blockscale_bpreshuffle": ("compiled_gemm", "gemm_a8w8_blockscale_bpreshuffle"),
+    "module_gemm_a8w8_blockscale_asm": ("compiled_gemm", "flatmm_a8w8_blockscale_asm"),
     "module_gemm_a4w4_asm": ("compiled_gemm_fp4", "gemm_a4w4_asm"),
     "module_gemm_a4w4_blockscale": ("compiled_gemm_fp4", "gemm_a4w4_blockscale"),
     "module_quant": (

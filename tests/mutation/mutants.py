@@ -21,6 +21,11 @@ LAYOUTS = {
     "x_scale": ("row_major", "per_row", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8"),
 }
 LAYOUTS["weight_scale"] = LAYOUTS["x_scale"]
+TILES = {"x": ("row_major", "shuffle_16x16", "tiles_2x128"), "x_scale": ("tiles_32x4", "tiles_32x8")}
+TILES["weight_scale"] = TILES["x_scale"]
+"""Further layouts, for the operands of kernels that read some of them in tiles."""
+LIMITS = ("needs", "rows", "batch_invariant")
+"""What does not change a call."""
 STORAGES = ("bytes", "fp4x2", "e8m0", None)
 
 
@@ -29,7 +34,8 @@ FURTHER = (
     ("fp8_token_x_tensor", "aiter_ck_preshuffle"), ("fp8_tensor_static", "aiter_ck"),
     ("fp8_w8a16_block128", "aiter_triton_preshuffle"), ("fp8_w8a16_block128", "aiter_triton"),
     ("fp8_block128_a_mxfp8", "aiter_triton_preshuffle"), ("fp8_block128_a_mxfp8", "aiter_triton"),
-    ("mxfp4_a_fp8_tensor", "aiter_triton"),
+    ("mxfp4_a_fp8_tensor", "aiter_triton"), ("fp8_block128_ue8m0", "aiter_ck_e8m0"), ("mxfp8", "aiter_asm"),
+    ("mxfp4_a_mxfp8", "aiter_asm"), ("nvfp4", "aiter_asm"),
 )  # fmt: skip
 """Every backend of these schemes, and further backends whose kernels no other has, are mutated."""
 
@@ -91,7 +97,8 @@ def _operands(original: dict[str, Any], changed: Callable[..., Mutant]) -> Itera
             yield changed("keyword renamed", f"{role} as {use['as']}_", _set("operands", role, "as", f"{use['as']}_"))
         layout = use.get("layout", "row_major")
         if isinstance(layout, str):
-            for other in LAYOUTS.get(role, ()):
+            tiled = "layout" in operands["x"]
+            for other in (*LAYOUTS.get(role, ()), *(TILES.get(role, ()) if tiled else ())):
                 if other != layout:
                     yield changed("layout", f"{role} {other}, not {layout}", _set("operands", role, "layout", other))
         else:
@@ -104,6 +111,9 @@ def _operands(original: dict[str, Any], changed: Callable[..., Mutant]) -> Itera
                 if other != use["dtype"]:
                     make = _drop("operands", role, "dtype") if other is None else _set("operands", role, "dtype", other)
                     yield changed("dtype view", f"{role} as {other}, not {use['dtype']}", make)
+        for key in ("dtype", "required"):
+            if role == "bias" and key in use:
+                yield changed("bias", f"bias without {key}", _drop("operands", role, key))
         if role == "output_dtype":
             yield changed("operand removed", f"{role} not passed", _drop("operands", role))
     for one, other in combinations(operands, 2):
@@ -130,7 +140,11 @@ def _ranges(role: str, layout: list[dict[str, Any]], changed: Callable[..., Muta
 
 def _constants(original: dict[str, Any], changed: Callable[..., Mutant]) -> Iterator[Mutant]:
     for key, value in original.get("constants", {}).items():
-        other = not value if isinstance(value, bool) else value // 2
+        other: object = value + 1.5 if isinstance(value, float) else not value
+        if isinstance(value, dict):
+            other = {"import": "torch.float32"}
+        elif isinstance(value, int) and not isinstance(value, bool):
+            other = value // 2
         yield changed("constant", f"{key} {other}, not {value}", _set("constants", key, other))
         yield changed("constant", f"{key} not passed", _drop("constants", key))
 
@@ -171,8 +185,11 @@ def _forms(name: str, original: dict[str, Any], changed: Callable[..., Mutant]) 
     if "quantizes" in original:
         yield changed("quantizes", "x multiplied as it is", _drop("quantizes"))
         yield changed("quantizes", "x quantized to fp8_e4m3", _set("quantizes", "format", "fp8_e4m3"))
-    if "weight_formats" in original:
-        yield changed("formats", "a weight in the format of x", _drop("weight_formats"))
+    for key in ("weight_formats", "global_scales"):
+        if key in original:
+            yield changed("operands of the scheme", f"{key} not said", _drop(key))
+    if original.get("rows"):
+        yield changed("rows", "rows not padded", _drop("rows"))
     for other, found in kernels().items():
         if found["does"] == original["does"] and found["symbol"] != original["symbol"]:
             yield changed("wrong symbol", f"the function of {other}", _set("symbol", found["symbol"]))
@@ -249,8 +266,12 @@ def few(mutants: list[Mutant]) -> list[Mutant]:
 
 
 def every() -> list[Mutant]:
-    """Every mutant of every kernel and backend."""
-    found = [mutant for name in kernels() for mutant in mutants_of_kernel(name)]
+    """Every mutant of every kernel and backend; of kernels that differ in their limits alone, those of the first."""
+    calls = {
+        name: {key: value for key, value in kernel.items() if key not in LIMITS} for name, kernel in kernels().items()
+    }
+    first = [name for name in calls if name == next(other for other in calls if calls[other] == calls[name])]
+    found = [mutant for name in first for mutant in mutants_of_kernel(name)]
     return found + [mutant for scheme, backend in backends() for mutant in mutants_of_backend(scheme, backend)]
 
 

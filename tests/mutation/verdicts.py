@@ -29,9 +29,17 @@ SHAPES = {
     ("int8_ptpc", "aiter_triton"): (48, 96, (17,)),
     ("int8_tensor_static", "aiter_ck"): (96, 272, (33,)),
     ("int8_tensor_static", "aiter_triton"): (48, 96, (17,)),
-    ("fp8_token_x_tensor", "aiter_ck_preshuffle"): (128, 320, (17,)),
+    ("int8_ptpc", "aiter_asm"): (128, 384, (33,)),
+    ("fp8_block128", "aiter_ck_preshuffle"): (192, 256, (5,)),
+    ("fp8_block128", "aiter_asm_flatmm"): (256, 384, (5,)),
+    ("fp8_token_x_tensor", "aiter_ck_preshuffle"): (64, 1536, (17,)),
     ("fp8_tensor_static", "aiter_ck"): (96, 272, (17,)),
     ("mxfp4", "aiter_asm"): (128, 256, (5, 33, 65)),
+    ("mxfp4", "aiter_asm_even"): (128, 256, (5, 33, 65)),
+    ("mxfp4", "aiter_f4gemm"): (1024, 256, (3,)),
+    ("mxfp8", "aiter_asm"): (2048, 256, (3,)),
+    ("mxfp4_a_mxfp8", "aiter_asm"): (2048, 256, (3,)),
+    ("nvfp4", "aiter_asm"): (1024, 256, (3,)),
     ("mxfp4", "aiter_triton"): (48, 512, (33,)),
     ("mxfp4", "aiter_triton_tuned"): (48, 512, (33, 65)),
     ("mxfp4_a_fp8_tensor", "aiter_triton"): (41, 96, (17,)),
@@ -49,7 +57,9 @@ def cases(scheme: str, backend: str) -> list[Case]:
     how = {"codes": rows, "x": rows, "invariant": (SPLIT,)}
     if load().scheme(scheme).activation is None:
         del how["codes"]
-    return [Case(scheme, backend, n, k, each, bias=True, how=word) for word, each in how.items()]
+    dtype = "fp16" if backend == "aiter_asm_flatmm" else "bf16"
+    found = [Case(scheme, backend, n, k, each, bias=True, dtype=dtype, how=word) for word, each in how.items()]
+    return [*found, Case(scheme, backend, n, k, rows)] if (scheme, backend) == ("int8_ptpc", "aiter_asm") else found
 
 
 def emulated(entries: list[dict[str, Any]], folder: str, package: str) -> dict[int, dict[str, str]]:
