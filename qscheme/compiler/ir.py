@@ -84,7 +84,8 @@ class Needs:
 class OperandUse:
     """How a kernel takes one operand: by keyword or position, in which layout, viewed how.
 
-    granularity: the tiles that a scale may have, empty for any.
+    granularity, formats: the tiles and the formats that a scale may have, empty for any. applies: what the kernel does
+    with a global scale, None for what the scheme says.
     """
 
     role: str
@@ -93,6 +94,8 @@ class OperandUse:
     layouts: tuple[LayoutRange, ...]
     dtype: str | None
     granularity: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    applies: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,11 @@ class ConfigUse:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of a kernel library."""
+    """A function of a kernel library. library: the stem of its file. package: what must be installed to import it."""
 
     name: str
     library: str
+    package: str
     place: Place
     does: Literal["quantize", "gemm"]
     symbols: tuple[str, ...]
