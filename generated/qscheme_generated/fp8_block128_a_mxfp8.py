@@ -66,7 +66,7 @@ def prepare_aiter_triton_preshuffle(layer: Operands, facts: Facts) -> Prepared:
     return Prepared(
         backend="aiter_triton_preshuffle",
         weight=shuffle_16x16(layer.weight),
-        weight_scale=layer.weight_scale,
+        weight_scale=row_major(layer.weight_scale),
         input_scale=layer.input_scale,
         bias=as_dtype(layer.bias, layer.out_dtype),
     )
@@ -122,7 +122,7 @@ def prepare_aiter_triton(layer: Operands, facts: Facts) -> Prepared:
     return Prepared(
         backend="aiter_triton",
         weight=row_major(layer.weight),
-        weight_scale=layer.weight_scale,
+        weight_scale=row_major(layer.weight_scale),
         input_scale=layer.input_scale,
         bias=as_dtype(layer.bias, layer.out_dtype),
     )

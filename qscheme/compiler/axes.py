@@ -153,7 +153,7 @@ def _versions(library: str, catalogues: Iterable[ir.Catalogue]) -> Iterator[str 
         needs = [backend.needs for scheme in catalogue.schemes for backend in scheme.backends]
         found |= {parsed(limit) for need in needs for limit in limits_in(need, library)}
         for kernel in catalogue.kernels:
-            if kernel.symbols[0].split(".")[0] == library:
+            if kernel.package == library:
                 for form in forms_of(kernel):
                     found |= {parsed(form.since), _after(parsed(form.until))}
     yield from (f"v{version}" for version in sorted(version for version in found if version is not None))

@@ -111,7 +111,8 @@ class Needs:
 class OperandUse:
     """How a kernel takes one operand: by keyword or position, in which layout, viewed how.
 
-    granularity: the tiles that a scale may have, empty for any. required: whether zeros stand in for a missing bias.
+    granularity, formats: the tiles and the formats that a scale may have, empty for any. required: whether zeros stand
+    in for a missing bias. applies: what the kernel does with a global scale, None for what the scheme says.
     """
 
     role: str
@@ -121,6 +122,8 @@ class OperandUse:
     dtype: str | None
     granularity: tuple[str, ...] = ()
     required: bool = False
+    formats: tuple[str, ...] = ()
+    applies: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ class ConfigUse:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of a kernel library.
+    """A function of a kernel library. library: the stem of its file. package: what must be installed to import it.
 
     formats: of all operands, or of the activation where `weight_formats` has those of the weight. out: of a GEMM, the
     keyword and row multiple of the output that the caller allocates. quantizes: of a GEMM that is given x as it is.
@@ -169,6 +172,7 @@ class Kernel:
 
     name: str
     library: str
+    package: str
     place: Place
     does: Literal["quantize", "gemm"]
     symbols: tuple[str, ...]

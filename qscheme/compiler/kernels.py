@@ -40,9 +40,9 @@ TAKEN = frozenset((
     "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
     "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu",
     "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows", "k_major",
-    "pad_rows", "padded_column_major", "row_major", "row_vector", "shuffle_16x16", "swizzle_e8m0_256x8",
-    "swizzle_e8m0_32x8", "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme", "backend", "call",
-    "device", "operand",
+    "pad_rows", "padded_column_major", "row_major", "row_vector", "shuffle_16x16", "swizzle_32_4_4",
+    "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme",
+    "backend", "call", "device", "operand",
     "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
     "devices", "switches", "libraries", "tuned", "mapping", "switch", "library_source", "tuned_table", "literal",
     "type_alias", "type_checking",
@@ -56,6 +56,9 @@ VIEW = re.compile(r"(weight|weight_scale)_(fp4x2|e8m0|by_\d+)(_by_\d+)?")
 
 PARAMETERS = frozenset(("self", "torch", "scale_shape", "swizzled_shape", "changed_config"))
 """Names that generated functions need beside the parameters of a kernel."""
+
+OWN = "qscheme.kernels."
+"""Where kernels of qscheme's own stand, whatever library they are written in."""
 
 SCALES = ("x_scale", "weight_scale")
 LAYOUTS_OF: dict[str, tuple[str, ...]] = {
@@ -79,6 +82,7 @@ def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Re
     return ir.Kernel(
         name=name,
         library=file.stem,
+        package=file.model.library,
         place=file.key_place(*path),
         does=kernel.does,
         symbols=_symbols(kernel),
@@ -129,16 +133,16 @@ def table_problems(table: TunedTableModel) -> Iterator[tuple[tuple[str | int, ..
             yield ("files", position), "a CSV file holds every shape; its name may hold * and no braces"
     if table.products and not any("{product}" in pattern for pattern in table.files):
         yield ("products",), "no file's name holds {product}"
-    for key, given in (("variable", table.variable), ("rows", table.rows)):
-        if given and table.kind == "json":
+    for key, stated in (("variable", bool(table.variable)), ("rows", bool(table.rows))):
+        if stated and table.kind == "json":
             does = "an environment variable replaces" if key == "variable" else "columns are those of"
             yield (key,), f"{does} CSV files only"
-    for word, given, kind in (
-        ("key", table.key, "csv"),
-        ("kernels", table.kernels, "csv"),
-        ("entries", table.entries, "json"),
+    for word, stated, kind in (
+        ("key", bool(table.key), "csv"),
+        ("kernels", bool(table.kernels), "csv"),
+        ("entries", table.entries is not None, "json"),
     ):
-        if given and table.kind != kind:
+        if stated and table.kind != kind:
             yield (word,), f"belongs to a {kind.upper()} table"
     for position, kernel in enumerate(table.kernels):
         if kernel.name.count("{k}") > 1 or "{" in kernel.name.replace("{k}", ""):
@@ -154,7 +158,7 @@ def _problems(name: str, kernel: Anyone, file: File[KernelFile]) -> Iterator[tup
     if twin != name:
         yield (), f"its name differs from {twin!r} in underscores alone; choose another"
     for path, symbol in _named_symbols(kernel):
-        if symbol.split(".")[0] != library:
+        if not symbol.startswith((f"{library}.", OWN)):
             yield path, f"the symbol {symbol} is not in the library {library!r} of this file"
     if kernel.since and kernel.until and Version(kernel.until) < Version(kernel.since):
         yield ("until",), f"{kernel.until} is older than since, {kernel.since}"
@@ -234,8 +238,11 @@ def _operand_problems(role: str, use: OperandModel) -> Iterator[tuple[tuple[str 
             yield ("fold_rows",), "belongs to the rows of layout"
     if use.fold_rows is not None and not (scale or weight):
         yield ("fold_rows",), f"only the weight and scales are folded, not {role}"
-    if use.granularity and not scale:
-        yield ("granularity",), f"only scales have a granularity, not {role}"
+    for word, given in (("granularity", use.granularity), ("formats", use.formats)):
+        if given and not scale:
+            yield (word,), f"only scales have {'a granularity' if word == 'granularity' else 'formats'}, not {role}"
+    if use.applies is not None and not role.endswith("_global_scale"):
+        yield ("applies",), f"only a global scale is applied, not {role}"
     if use.dtype in ("any", "fp32") and role != "bias":
         yield ("dtype",), f"only a bias may have {'any dtype' if use.dtype == 'any' else 'the dtype fp32'}, not {role}"
     elif use.dtype is not None and not (use.dtype in ("any", "fp32") if role == "bias" else role in LAYOUTS_OF):
@@ -268,7 +275,17 @@ def _operand(role: str, use: OperandModel) -> ir.OperandUse:
         layouts: tuple[ir.LayoutRange, ...] = (ir.LayoutRange(None, use.layout, use.fold_rows),)
     else:
         layouts = tuple(ir.LayoutRange(part.max_m, part.is_, part.fold_rows) for part in use.layout)
-    return ir.OperandUse(role, use.as_, use.position, layouts, use.dtype, use.granularity, use.required is not None)
+    return ir.OperandUse(
+        role,
+        use.as_,
+        use.position,
+        layouts,
+        use.dtype,
+        use.granularity,
+        use.required is not None,
+        use.formats,
+        use.applies,
+    )
 
 
 def _constant(value: bool | int | float | str | Imported) -> ir.Constant:

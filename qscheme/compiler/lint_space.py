@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from qscheme.compiler.lint_releases import OWN, Releases
 from qscheme.compiler.support import runs_on
-from qscheme.compiler.verify import library_of
 from qscheme.compiler.versions import limits_in, ranges_in
 from qscheme.types import BATCH_INVARIANT, Device
 
@@ -89,7 +88,7 @@ class Space:
     @cached_property
     def libraries(self) -> tuple[str, ...]:
         """The libraries that may be absent or of another release."""
-        used = [library_of(kernel) for backend in self.scheme.backends for kernel in backend.kernels]
+        used = [kernel.package for backend in self.scheme.backends for kernel in backend.kernels]
         used += [one.name for backend in self.scheme.backends for one in ranges_in(backend.needs)]
         return tuple(name for name in dict.fromkeys(used) if name != OWN)
 
@@ -132,7 +131,7 @@ class Space:
         """One version of each class for each library, the newest first, absence last."""
         every: list[list[int | None]] = []
         for library in self.libraries:
-            masks = [self.releases.present(kernel) for kernel in self._kernels if library_of(kernel) == library]
+            masks = [self.releases.present(kernel) for kernel in self._kernels if kernel.package == library]
             for backend in self.scheme.backends:
                 masks += [self.releases.older(library, limit) for limit in limits_in(backend.needs, library)]
             every.append([*self.releases.representatives(library, tuple(sorted(set(masks)))), None])
@@ -170,7 +169,7 @@ class Space:
             return None
         held = dict(zip(self.libraries, versions, strict=True))
         for kernel in backend.kernels:
-            version = held.get(library_of(kernel), 0)
+            version = held.get(kernel.package, 0)
             if version is None or not self.releases.present(kernel) >> version & 1:
                 return None
         if not self.releases.suit(needs, device.arch, held):
@@ -223,7 +222,7 @@ class Space:
     def words(self, point: Point, *backends: int) -> tuple[tuple[str, str], ...]:
         """A point as (what, value) pairs: what these backends ask for, or every one if none is named."""
         asking = [self.scheme.backends[index] for index in backends] or self.scheme.backends
-        libraries = {library_of(kernel) for backend in asking for kernel in backend.kernels}
+        libraries = {kernel.package for backend in asking for kernel in backend.kernels}
         libraries |= {one.name for backend in asking for one in ranges_in(backend.needs)}
         asked = {word for backend in asking for word in _atoms(backend.needs, self.scheme)}
         found = [("arch", point.device.arch)]

@@ -72,9 +72,6 @@ def gemm_misfit(gemm: ir.Kernel, activation: Operand | None, weight: Operand) ->
     for what, given, role in (("activation", activation, "x_scale"), ("weight", weight, "weight_scale")):
         if given is None:
             continue
-        level = "input_global_scale" if what == "activation" else "weight_global_scale"
-        if given.global_scale is not None and gemm.operand(level) is None and not gemm.global_scales_after:
-            return f"{gemm.name} takes no global scale of the {what}, and the scheme has one"
         operand, use = given, gemm.operand(role)
         layouts = {part.layout for part in use.layouts} if use else set[str]()
         rowwise = gemm.accumulators or not layouts.isdisjoint(ROWWISE)
@@ -82,6 +79,28 @@ def gemm_misfit(gemm: ir.Kernel, activation: Operand | None, weight: Operand) ->
         if allowed and operand.granularity not in allowed:
             scales = f"{' and '.join(allowed)} scales of the {what}"
             return f"{gemm.name} takes {scales}, and the scheme has {operand.granularity}"
+        if use and use.formats and operand.scale not in use.formats:
+            return f"{gemm.name} takes scales in {' and '.join(use.formats)}, and the scheme's are {operand.scale}"
+        misfit = _global_scale_misfit(gemm, operand, what)
+        if misfit is not None:
+            return misfit
+    told = gemm.operand("weight_operand") is not None  # what the weight is, so that it takes any
+    if weight.symmetric != (gemm.operand("weight_zero_point") is None) and not told:
+        takes, has = ("zero points", "none") if weight.symmetric else ("no zero points", "them")
+        return f"{gemm.name} takes {takes}, and the scheme has {has}"
+    return None
+
+
+def _global_scale_misfit(gemm: ir.Kernel, operand: Operand, what: str) -> str | None:
+    """Why a GEMM does not apply the global scale of the activation or the weight as the scheme does."""
+    if gemm.global_scales_after:
+        return None
+    outer = gemm.operand("input_global_scale" if what == "activation" else "weight_global_scale")
+    if operand.global_scale is not None and outer is None:
+        return f"{gemm.name} takes no global scale of the {what}, and the scheme's {operand.global_scale}s"
+    if outer is not None and outer.applies not in (None, operand.global_scale):
+        does = f"{operand.global_scale}s" if operand.global_scale else "has none"
+        return f"{gemm.name} {outer.applies}s a global scale of the {what}, and the scheme's {does}"
     return None
 
 

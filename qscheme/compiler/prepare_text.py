@@ -25,6 +25,7 @@ SCALE_STEPS = {
     "swizzle_e8m0_32x8": "swizzle_e8m0_32x8",
     "tiles_32x4": "tiles_32x4",
     "tiles_32x8": "tiles_32x8",
+    "swizzle_32_4_4": "swizzle_32_4_4",
 }
 """The step of `qscheme.layouts` or `qscheme.tilings` that makes each layout of weight scales."""
 
@@ -53,7 +54,7 @@ def prepare_lines(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
         scale = f"row_vector({scale}, layer.n)"
     elif backend.weight_scale_layout != "row_major":
         scale = f"{SCALE_STEPS[backend.weight_scale_layout]}({scale})"
-    elif scale != "layer.weight_scale":
+    elif scale != "layer.weight_scale" or gemm.operand("weight_operand") is None:  # the reference reads any strides
         scale = f"row_major({scale})"
     yield "return Prepared("
     yield f"    backend={backend.name!r},"

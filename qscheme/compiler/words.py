@@ -91,12 +91,12 @@ Granularity: TypeAlias = Literal["per_tensor", "per_token", "per_channel", "1x12
 Storage: TypeAlias = Literal["bytes", "fp4x2", "e8m0"]
 ScaleLayout: TypeAlias = Literal[
     "row_major", "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8",
-    "tiles_32x4", "tiles_32x8",
+    "tiles_32x4", "tiles_32x8", "swizzle_32_4_4",
 ]  # fmt: skip
 Layout: TypeAlias = Literal[
     "row_major", "transposed", "shuffle_16x16", "tiles_2x128",
     "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8",
-    "tiles_32x4", "tiles_32x8",
+    "tiles_32x4", "tiles_32x8", "swizzle_32_4_4",
 ]  # fmt: skip
 QuantizerRole: TypeAlias = Literal["x", "codes_dtype", "fp8_dtype", "input_scale", "input_global_scale", "activation"]
 GemmRole: TypeAlias = Literal[
