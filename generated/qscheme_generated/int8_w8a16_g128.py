@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from .kernels_reference import ReferenceLinear
 
-WEIGHT: Final = Operand(format="int8", granularity="1x128", scale="fp32", rule=Rule(scale="amax_div", max=127.5))
+WEIGHT: Final = Operand(
+    format="int8", granularity="1x128", scale="fp32", rule=Rule(scale="amax_div", max=127.5), packing="int32_columns"
+)
 
 
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:

@@ -152,7 +152,10 @@ class Space:
     @cached_property
     def unit(self) -> int:
         """What K is always a multiple of."""
-        return 8 if self.scheme.weight.packing != "plain" else UNITS.get(self.scheme.weight.format, 1)
+        weight = self.scheme.weight
+        if weight.packing in ("int32_columns", "gptq", "gptq_v2"):
+            return 8 if weight.format == "int4" else 4
+        return UNITS.get(weight.format, 1)
 
     @cached_property
     def _boxes(self) -> dict[tuple[Device, Versions], tuple[Box | None, ...]]:
