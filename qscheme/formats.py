@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from qscheme.packing import INTEGER_BITS, pack_integers, unpack_integers
+from qscheme.packing import pack_integers, unpack_integers
+from qscheme.words import INTEGER_BITS
 
 if TYPE_CHECKING:
     from qscheme.types import Format, Operand, Packing, Rounding, ScaleFormat

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from qscheme.numerics import decode_e8m0
+from qscheme.packing import pack_integers, unpack_integers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from qscheme.types import Format, Packing
 
 ALIGNMENT = 16
 """The bytes that a tensor's address must be a multiple of for kernels that load several elements at once."""
@@ -63,6 +66,35 @@ def unswizzle_e8m0_32x8(stored: Tensor, rows: int, columns: int) -> Tensor:
         raise ValueError(f"unswizzle_e8m0_32x8: needs {needs}, found {padded_rows} x {padded_columns}")
     tiles = stored.view(torch.uint8).reshape(padded_rows // 32, padded_columns // 8, 4, 16, 2, 2)
     plain = tiles.permute(0, 5, 3, 1, 4, 2).reshape(padded_rows, padded_columns)
+    return plain[:rows, :columns].contiguous().view(stored.dtype)
+
+
+def swizzle_32_4_4(scale: Tensor) -> Tensor:
+    """One-byte scales [R, C] in tiles of 128 rows by 4 columns: [R up to a multiple of 128, C up to a multiple of 4].
+
+    Byte (r, c) goes to flat position
+    (r // 128 * (columns // 4) + c // 4) * 512 + r % 32 * 16 + r // 32 % 4 * 4 + c % 4,
+    where columns is the padded number. Padding is byte 0. Takes any dtype of one byte and returns the same. Source:
+    "1D Block Scaling Factors Layout" of the cuBLAS documentation, SWIZZLE_32_4_4 of torch 2.10.
+    """
+    rows, columns = scale.shape
+    stored = torch.nn.functional.pad(scale.view(torch.uint8), (0, -columns % 4, 0, -rows % 128))
+    rows, columns = stored.shape
+    tiles = stored.reshape(rows // 128, 4, 32, columns // 4, 4)
+    return tiles.permute(0, 3, 2, 1, 4).reshape(rows, columns).view(scale.dtype)
+
+
+def unswizzle_32_4_4(stored: Tensor, rows: int, columns: int) -> Tensor:
+    """The scale [rows, columns] of `swizzle_32_4_4`; drops the padding.
+
+    Raises ValueError unless `stored` is whole tiles that hold rows x columns.
+    """
+    padded_rows, padded_columns = stored.shape
+    if padded_rows % 128 or padded_columns % 4 or padded_rows < rows or padded_columns < columns:
+        needs = f"multiples of 128 rows and 4 columns that hold {rows} x {columns}"
+        raise ValueError(f"unswizzle_32_4_4: needs {needs}, found {padded_rows} x {padded_columns}")
+    tiles = stored.view(torch.uint8).reshape(padded_rows // 128, padded_columns // 4, 32, 4, 4)
+    plain = tiles.permute(0, 3, 2, 1, 4).reshape(padded_rows, padded_columns)
     return plain[:rows, :columns].contiguous().view(stored.dtype)
 
 
@@ -248,6 +280,14 @@ def row_major(x: Tensor) -> Tensor:
     """x [R, C] with its rows one after the other, at a multiple of ALIGNMENT bytes; a copy only if it is not so."""
     rows = x.contiguous()
     return rows if rows.data_ptr() % ALIGNMENT == 0 else rows.clone()
+
+
+def repacked(weight: Tensor, element: Format, stored: Packing, read: Packing) -> Tensor:
+    """INT4 or INT8 codes of a weight in the packing that a kernel reads, from the one that the checkpoint stores.
+
+    See `qscheme.packing.pack_integers`. Repacked the other way round, it is the weight again.
+    """
+    return pack_integers(unpack_integers(weight, element, stored), element, read)
 
 
 def transposed(weight: Tensor) -> Tensor:

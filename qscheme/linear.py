@@ -13,9 +13,10 @@ from qscheme.formats import PACKED
 from qscheme.numerics import find_global_scale, quantize_asymmetric, rotate_hadamard
 from qscheme.numerics import quantize as quantize_rows
 from qscheme.operands import ROTATION
-from qscheme.packing import WORDS, codes_together, k_first, pack_zero_points
+from qscheme.packing import pack_zero_points
 from qscheme.selection import dispatch
 from qscheme.tables import Tables, load
+from qscheme.words import WORDS, codes_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -184,8 +185,9 @@ def _stored(weight: Tensor, operand: Operand, outer: Tensor | None) -> tuple[Ten
         return quantize_asymmetric(weight, operand, scale=scale)
 
     codes, scale, zero_point = quantized()
-    if k_first(operand.packing):
-        dtype = WORDS[operand.packing].scales
+    stored = None if operand.packing == "plain" else WORDS[operand.packing].scales
+    if stored is not None:
+        dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[stored]
         rounded = scale.clamp(max=torch.finfo(dtype).max).to(dtype)
         codes, _, zero_point = quantized(rounded.float())
         scale = rounded.t().contiguous()

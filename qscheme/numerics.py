@@ -22,10 +22,10 @@ from qscheme.formats import (
     round_whole,
     unpack_e2m1,
 )
-from qscheme.packing import INTEGER_BITS
 from qscheme.rotation import rotate_hadamard
 from qscheme.scale_rules import LARGEST_FLOAT32, largest_code, scale_of
 from qscheme.tiles import scale_shape, tile, tile_grid, tiled, untiled
+from qscheme.words import INTEGER_BITS
 
 if TYPE_CHECKING:
     from qscheme.types import Applying, Operand

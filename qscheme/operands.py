@@ -12,9 +12,10 @@ from qscheme.formats import PACKED, packed_columns
 from qscheme.layouts import expand_rows, expand_widths
 from qscheme.numerics import scale_shape
 from qscheme.packed_operands import check_groups, check_words, scale_of_words, zero_point_of
-from qscheme.packing import k_first, stored_sizes
+from qscheme.packing import stored_sizes
 from qscheme.tiles import tile
 from qscheme.types import LayerFacts, Operands
+from qscheme.words import k_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from qscheme.errors import InvalidLayer
-from qscheme.packing import codes_together, unpack_zero_points, zero_points_shape
+from qscheme.packing import unpack_zero_points
 from qscheme.tiles import scale_shape, tile
+from qscheme.words import codes_together, zero_points_shape
 
 if TYPE_CHECKING:
     from qscheme.types import Operand
@@ -20,7 +21,7 @@ def check_words(name: str, weight: Operand, n: int, k: int) -> None:
     rows, columns = codes_together(weight.format, weight.packing)
     for operand, side, length, together in (("out_features", "N", n, rows), ("in_features", "K", k, columns)):
         if length % together:
-            needs = f"{side} a multiple of {together}, as {together} codes share an int32"
+            needs = f"{side} a multiple of {together}, as words of {weight.packing} hold {together} codes"
             raise InvalidLayer(name, operand, needs, str(length))
 
 

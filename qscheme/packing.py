@@ -1,56 +1,17 @@
-"""How checkpoints store the codes of an integer weight, its zero points and its scales: the words of each producer."""
+"""Integer codes and their zero points, packed into int32 words as each producer of checkpoints does, and unpacked."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from qscheme.words import IN_ORDER, INTEGER_BITS, WORDS
+
 if TYPE_CHECKING:
     from qscheme.types import Format, Packing
-
-INTEGER_BITS: dict[Format, int] = {"int8": 8, "int4": 4}
-
-IN_ORDER = (0, 1, 2, 3, 4, 5, 6, 7)
-EVEN_FIRST = (0, 2, 4, 6, 1, 3, 5, 7)
-
-
-class Words(NamedTuple):
-    """Codes in int32 words, and what stands beside them.
-
-    along: whether the codes of one word are neighbours in K or in N. k_first: whether the words of the weight, its
-    zero points [K/G, N / codes of a word] and its scales [K/G, N] have K in their rows; zero points are then neighbours
-    in N. order: which of its neighbours a word has in its parts, the lowest first. signed: whether codes are in two's
-    complement, or moved up by half of their range. less_one: whether zero points are stored minus 1. scales: the dtype
-    of the scales.
-    """
-
-    along: str
-    k_first: bool = False
-    order: tuple[int, ...] = IN_ORDER
-    signed: bool = False
-    less_one: bool = False
-    scales: torch.dtype = torch.float32
-
-
-WORDS: dict[Packing, Words] = {
-    "int32_columns": Words("k"),
-    "awq": Words("n", k_first=True, order=EVEN_FIRST, scales=torch.float16),
-    "quark": Words("n", k_first=True, order=EVEN_FIRST, signed=True, scales=torch.bfloat16),
-    "gptq": Words("k", k_first=True, less_one=True, scales=torch.float16),
-    "gptq_v2": Words("k", k_first=True, scales=torch.float16),
-}
-"""Every packing but `plain`: compressed-tensors 0.20 `pack-quantized`, AutoAWQ 0.2.9 `gemm`, AMD Quark 0.13 `reorder`,
-AutoGPTQ 0.7 and GPTQModel with `checkpoint_format: gptq`, GPTQModel with `gptq_v2`."""
-
-
-def codes_together(element: Format, packing: Packing) -> tuple[int, int]:
-    """What N and K are multiples of where the weight and its zero points are stored as this packing says."""
-    if packing == "plain":
-        return 1, 1
-    words, together = WORDS[packing], 32 // INTEGER_BITS[element]
-    return together if words.k_first else 1, together if words.along == "k" else 1
+    from qscheme.words import Words
 
 
 def stored_sizes(stored: Tensor, element: Format, packing: Packing) -> tuple[int, int]:
@@ -60,11 +21,6 @@ def stored_sizes(stored: Tensor, element: Format, packing: Packing) -> tuple[int
     if not words.k_first:
         return rows, columns * together
     return (columns, rows * together) if words.along == "k" else (columns * together, rows)
-
-
-def k_first(packing: Packing) -> bool:
-    """Whether scales are stored as [K/G, N]."""
-    return packing != "plain" and WORDS[packing].k_first
 
 
 def pack_integers(codes: Tensor, element: Format, packing: Packing) -> Tensor:
@@ -122,14 +78,6 @@ def unpack_zero_points(stored: Tensor, element: Format, packing: Packing, n: int
     packed = stored if words.k_first else stored.t()
     packed = packed + _ones(bits) if words.less_one else packed
     return _lowered(_unpack(packed, bits, words.order), words, bits)[:, :n].t().contiguous()
-
-
-def zero_points_shape(n: int, groups: int, element: Format, packing: Packing) -> tuple[int, int]:
-    """The shape in which zero points [n, groups] are stored."""
-    if packing == "plain":
-        return n, groups
-    together = 32 // INTEGER_BITS[element]
-    return (groups, -(-n // together)) if WORDS[packing].k_first else (-(-n // together), groups)
 
 
 def _raised(codes: Tensor, words: Words, bits: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qscheme.formats import FLOAT_FORMATS, decode_e8m0, encode_scale
-from qscheme.packing import INTEGER_BITS
+from qscheme.words import INTEGER_BITS
 
 if TYPE_CHECKING:
     from qscheme.types import Operand, ScaleRule

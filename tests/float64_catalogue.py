@@ -138,7 +138,7 @@ def columns(scheme: str, k: int) -> int:
     """The first number of columns from k on that the formats of a scheme can store."""
     known = load().scheme(scheme)
     together = [CODES_TOGETHER.get(operand.format, 1) for operand in (known.activation, known.weight) if operand]
-    if known.weight.packing in ("int32_columns", "gptq", "gptq_v2"):
+    if known.weight.packing != "plain":
         together.append(codes_of_a_word(known.weight))
     return -(-k // max(together)) * max(together)
 

@@ -32,8 +32,7 @@ SEEDS = ("fp8_block128", "int8_ptpc", "int8_tensor_static", "mxfp4")
 
 KINDS = (
     *SEEDS,
-    "fp8_ptpc", "fp8_tensor_static", "fp8_w8a16_block128", "int4_gptq_g128", "int4_w4a16_g128_asym",
-    "int8_token_asym", "mxfp6_e2m3",
+    "fp8_ptpc", "fp8_tensor_static", "fp8_w8a16_block128", "int4_w4a16_g128_asym", "int8_token_asym", "mxfp6_e2m3",
     "mxfp8", "nvfp4",
 )  # fmt: skip
 """One scheme of each kind; the others combine what these have."""

@@ -166,7 +166,8 @@ def test_an_n_that_the_words_cannot_store_is_refused(scheme: str) -> None:
         **{**vars(example(scheme, 8, 64).layer), "weight": None, "out_features": 63, "in_features": 64}
     )
     together = rows(scheme, 1)
-    needs = f"out_features: needs N a multiple of {together}, as {together} codes share an int32, found 63"
+    hold = f"words of {load().scheme(scheme).weight.packing} hold {together} codes"
+    needs = f"out_features: needs N a multiple of {together}, as {hold}, found 63"
     with pytest.raises(InvalidLayer, match=needs):
         qscheme.explain(layer, CPU)
 

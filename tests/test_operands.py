@@ -262,9 +262,9 @@ def test_a_weight_in_words_is_whole_and_of_int32() -> None:
     )
     needs = "out_features: needs all of the weight, which is packed in words, found N = 56, K = 64"
     refused(needs, "int4_awq_g128", out_features=56)
-    needs = "out_features: needs N a multiple of 8, as 8 codes share an int32, found 60"
+    needs = "out_features: needs N a multiple of 8, as words of gptq hold 8 codes, found 60"
     refused(needs, "int4_gptq_g128", out_features=60)
-    needs = "in_features: needs K a multiple of 4, as 4 codes share an int32, found 62"
+    needs = "in_features: needs K a multiple of 4, as words of int32_columns hold 4 codes, found 62"
     refused(needs, "int8_w8a16_channel", in_features=62)
 
 
@@ -348,7 +348,7 @@ def test_the_error_carries_its_parts() -> None:
     assert (layer.name, "bias", "shape [64]", "shape [63]") == (error.layer, error.operand, error.needs, error.found)
 
 
-@pytest.mark.parametrize("scheme", KINDS)
+@pytest.mark.parametrize("scheme", (*KINDS, "int4_gptq_g128"))
 def test_any_single_change_of_a_shape_is_an_error_of_qscheme_or_right(scheme: str) -> None:
     """No shape of an operand ends in an error of torch."""
     for operand in ("weight", "weight_scale", "bias", "input_scale"):
@@ -377,7 +377,7 @@ def test_any_single_change_of_a_shape_is_an_error_of_qscheme_or_right(scheme: st
             assert (2, bound.n) == bound(torch.randn(2, bound.k)).shape
 
 
-@pytest.mark.parametrize("scheme", KINDS)
+@pytest.mark.parametrize("scheme", (*KINDS, "int4_gptq_g128"))
 @pytest.mark.parametrize(
     "dtype", [torch.int8, torch.uint8, torch.int64, torch.bool, torch.float64, torch.complex64, torch.float8_e5m2]
 )

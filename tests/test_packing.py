@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from qscheme import packing
-from qscheme.packing import WORDS
+from qscheme.layouts import repacked
+from qscheme.words import WORDS, codes_together, zero_points_shape
 
 EVEN_FIRST = (0, 2, 4, 6, 1, 3, 5, 7)
 STORED = [("int4", word) for word in WORDS] + [("int8", word) for word in ("int32_columns", "gptq", "gptq_v2")]
@@ -94,13 +95,23 @@ def test_a_side_that_does_not_fill_its_words_is_refused(element, word):
 
 @every_packing
 def test_the_sizes_that_can_be_stored_are_those_that_are_stored(element, word):
-    n, k = packing.codes_together(element, word)
+    n, k = codes_together(element, word)
     codes = integers(element, 3 * n, 5 * k)
     zero_points = integers(element, 3 * n, 2)
     assert torch.equal(codes, packing.unpack_integers(packing.pack_integers(codes, element, word), element, word))
     stored = packing.pack_zero_points(zero_points, element, word)
     assert torch.equal(zero_points, packing.unpack_zero_points(stored, element, word, 3 * n))
     assert (TOGETHER[element] if word != "int32_columns" else 1) == n
+
+
+@every_packing
+def test_a_weight_is_repacked_for_a_kernel_and_back(element, word):
+    codes = integers(element, 24, 40)
+    stored = packing.pack_integers(codes, element, word)
+    assert torch.equal(codes, repacked(stored, element, word, "plain"))
+    columns = repacked(stored, element, word, "int32_columns")
+    assert torch.equal(words_of(codes, element), columns)
+    assert torch.equal(stored, repacked(columns, element, "int32_columns", word))
 
 
 # --- zero points ---------------------------------------------------------------------------------
@@ -116,7 +127,7 @@ def test_zero_points_are_in_the_words_that_the_producer_writes(element, word):
     stored = packing.pack_zero_points(zero_points, element, word)
     assert stored.dtype == torch.int32
     assert torch.equal(expected, stored)
-    assert packing.zero_points_shape(24, 5, element, word) == tuple(stored.shape)
+    assert zero_points_shape(24, 5, element, word) == tuple(stored.shape)
     assert torch.equal(zero_points, packing.unpack_zero_points(stored, element, word, 24))
 
 

@@ -164,7 +164,7 @@ def prepare_torch_int_mm(layer: Operands, facts: Facts) -> Prepared:
     return Prepared(
         backend="torch_int_mm",
         weight=transposed(layer.weight),
-        weight_scale=layer.weight_scale,
+        weight_scale=row_major(layer.weight_scale),
         input_scale=layer.input_scale,
         bias=as_dtype(layer.bias, layer.out_dtype),
     )

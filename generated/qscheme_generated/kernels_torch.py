@@ -155,6 +155,302 @@ SCALED_MM_ROWWISE: Final = Kernel(
     opaque=opaque_scaled_mm_rowwise,
 )
 
+
+def adapt_scaled_mm_mxfp8(form: int, functions: tuple[object, ...]) -> ScaledMmMxfp8:
+    """`torch.scaled_mm_mxfp8` as its newest release is called, from a form of any release."""
+    return cast("ScaledMmMxfp8", functions[0])
+
+
+def opaque_scaled_mm_mxfp8(kernel: Callable[..., object]) -> ScaledMmMxfp8:
+    """`torch.scaled_mm_mxfp8` as a custom op, which torch.compile does not look into."""
+
+    def fake(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, output_dtype: torch.dtype) -> Tensor:
+        return mat_a.new_empty((mat_a.shape[0], mat_b.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, ScalarType output_dtype) -> Tensor"
+    return cast(
+        "ScaledMmMxfp8",
+        opaque(
+            "torch_scaled_mm_mxfp8",
+            schema,
+            kernel,
+            fake,
+            fixed={
+                "scale_recipe_a": torch.nn.functional.ScalingType.BlockWise1x32,
+                "scale_recipe_b": torch.nn.functional.ScalingType.BlockWise1x32,
+                "swizzle_a": torch.nn.functional.SwizzleType.SWIZZLE_32_4_4,
+                "swizzle_b": torch.nn.functional.SwizzleType.SWIZZLE_32_4_4,
+            },
+        ),
+    )
+
+
+SCALED_MM_MXFP8: Final = Kernel(
+    name="torch.scaled_mm_mxfp8",
+    library="torch",
+    forms=(
+        Form(
+            symbols=("torch.nn.functional.scaled_mm",),
+            positional=0,
+            keywords=(
+                "mat_a",
+                "mat_b",
+                "scale_a",
+                "scale_b",
+                "output_dtype",
+                "scale_recipe_a",
+                "scale_recipe_b",
+                "swizzle_a",
+                "swizzle_b",
+            ),
+        ),
+    ),
+    adapt=adapt_scaled_mm_mxfp8,
+    opaque=opaque_scaled_mm_mxfp8,
+)
+
+
+def adapt_scaled_mm_mxfp8_plain_scales(form: int, functions: tuple[object, ...]) -> ScaledMmMxfp8PlainScales:
+    """`torch.scaled_mm_mxfp8_plain_scales` as its newest release is called, from a form of any release."""
+    return cast("ScaledMmMxfp8PlainScales", functions[0])
+
+
+def opaque_scaled_mm_mxfp8_plain_scales(kernel: Callable[..., object]) -> ScaledMmMxfp8PlainScales:
+    """`torch.scaled_mm_mxfp8_plain_scales` as a custom op, which torch.compile does not look into."""
+
+    def fake(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, output_dtype: torch.dtype) -> Tensor:
+        return mat_a.new_empty((mat_a.shape[0], mat_b.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, ScalarType output_dtype) -> Tensor"
+    return cast(
+        "ScaledMmMxfp8PlainScales",
+        opaque(
+            "torch_scaled_mm_mxfp8_plain_scales",
+            schema,
+            kernel,
+            fake,
+            fixed={
+                "scale_recipe_a": torch.nn.functional.ScalingType.BlockWise1x32,
+                "scale_recipe_b": torch.nn.functional.ScalingType.BlockWise1x32,
+                "swizzle_a": torch.nn.functional.SwizzleType.NO_SWIZZLE,
+                "swizzle_b": torch.nn.functional.SwizzleType.NO_SWIZZLE,
+            },
+        ),
+    )
+
+
+SCALED_MM_MXFP8_PLAIN_SCALES: Final = Kernel(
+    name="torch.scaled_mm_mxfp8_plain_scales",
+    library="torch",
+    forms=(
+        Form(
+            symbols=("torch.nn.functional.scaled_mm",),
+            positional=0,
+            keywords=(
+                "mat_a",
+                "mat_b",
+                "scale_a",
+                "scale_b",
+                "output_dtype",
+                "scale_recipe_a",
+                "scale_recipe_b",
+                "swizzle_a",
+                "swizzle_b",
+            ),
+            until="v2.13.99",
+        ),
+    ),
+    adapt=adapt_scaled_mm_mxfp8_plain_scales,
+    opaque=opaque_scaled_mm_mxfp8_plain_scales,
+)
+
+
+def adapt_scaled_mm_mxfp4(form: int, functions: tuple[object, ...]) -> ScaledMmMxfp4:
+    """`torch.scaled_mm_mxfp4` as its newest release is called, from a form of any release."""
+    return cast("ScaledMmMxfp4", functions[0])
+
+
+def opaque_scaled_mm_mxfp4(kernel: Callable[..., object]) -> ScaledMmMxfp4:
+    """`torch.scaled_mm_mxfp4` as a custom op, which torch.compile does not look into."""
+
+    def fake(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, output_dtype: torch.dtype) -> Tensor:
+        return mat_a.new_empty((mat_a.shape[0], mat_b.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, ScalarType output_dtype) -> Tensor"
+    return cast(
+        "ScaledMmMxfp4",
+        opaque(
+            "torch_scaled_mm_mxfp4",
+            schema,
+            kernel,
+            fake,
+            fixed={
+                "scale_recipe_a": torch.nn.functional.ScalingType.BlockWise1x32,
+                "scale_recipe_b": torch.nn.functional.ScalingType.BlockWise1x32,
+                "swizzle_a": torch.nn.functional.SwizzleType.SWIZZLE_32_4_4,
+                "swizzle_b": torch.nn.functional.SwizzleType.SWIZZLE_32_4_4,
+            },
+        ),
+    )
+
+
+SCALED_MM_MXFP4: Final = Kernel(
+    name="torch.scaled_mm_mxfp4",
+    library="torch",
+    forms=(
+        Form(
+            symbols=("torch.nn.functional.scaled_mm",),
+            positional=0,
+            keywords=(
+                "mat_a",
+                "mat_b",
+                "scale_a",
+                "scale_b",
+                "output_dtype",
+                "scale_recipe_a",
+                "scale_recipe_b",
+                "swizzle_a",
+                "swizzle_b",
+            ),
+        ),
+    ),
+    adapt=adapt_scaled_mm_mxfp4,
+    opaque=opaque_scaled_mm_mxfp4,
+)
+
+
+def adapt_scaled_mm_mxfp4_plain_scales(form: int, functions: tuple[object, ...]) -> ScaledMmMxfp4PlainScales:
+    """`torch.scaled_mm_mxfp4_plain_scales` as its newest release is called, from a form of any release."""
+    return cast("ScaledMmMxfp4PlainScales", functions[0])
+
+
+def opaque_scaled_mm_mxfp4_plain_scales(kernel: Callable[..., object]) -> ScaledMmMxfp4PlainScales:
+    """`torch.scaled_mm_mxfp4_plain_scales` as a custom op, which torch.compile does not look into."""
+
+    def fake(mat_a: Tensor, mat_b: Tensor, scale_a: Tensor, scale_b: Tensor, output_dtype: torch.dtype) -> Tensor:
+        return mat_a.new_empty((mat_a.shape[0], mat_b.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor mat_a, Tensor mat_b, Tensor scale_a, Tensor scale_b, ScalarType output_dtype) -> Tensor"
+    return cast(
+        "ScaledMmMxfp4PlainScales",
+        opaque(
+            "torch_scaled_mm_mxfp4_plain_scales",
+            schema,
+            kernel,
+            fake,
+            fixed={
+                "scale_recipe_a": torch.nn.functional.ScalingType.BlockWise1x32,
+                "scale_recipe_b": torch.nn.functional.ScalingType.BlockWise1x32,
+                "swizzle_a": torch.nn.functional.SwizzleType.NO_SWIZZLE,
+                "swizzle_b": torch.nn.functional.SwizzleType.NO_SWIZZLE,
+            },
+        ),
+    )
+
+
+SCALED_MM_MXFP4_PLAIN_SCALES: Final = Kernel(
+    name="torch.scaled_mm_mxfp4_plain_scales",
+    library="torch",
+    forms=(
+        Form(
+            symbols=("torch.nn.functional.scaled_mm",),
+            positional=0,
+            keywords=(
+                "mat_a",
+                "mat_b",
+                "scale_a",
+                "scale_b",
+                "output_dtype",
+                "scale_recipe_a",
+                "scale_recipe_b",
+                "swizzle_a",
+                "swizzle_b",
+            ),
+            until="v2.13.99",
+        ),
+    ),
+    adapt=adapt_scaled_mm_mxfp4_plain_scales,
+    opaque=opaque_scaled_mm_mxfp4_plain_scales,
+)
+
+
+def adapt_scaled_mm_nvfp4(form: int, functions: tuple[object, ...]) -> ScaledMmNvfp4:
+    """`torch.scaled_mm_nvfp4` as its newest release is called, from a form of any release."""
+    return cast("ScaledMmNvfp4", functions[0])
+
+
+def opaque_scaled_mm_nvfp4(kernel: Callable[..., object]) -> ScaledMmNvfp4:
+    """`torch.scaled_mm_nvfp4` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        input_global_scale: Tensor | None,
+        weight_global_scale: Tensor | None,
+        output_dtype: torch.dtype,
+        divide: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor x_scale, Tensor weight_scale, Tensor? input_global_scale, Tensor? weight_global_scale, ScalarType output_dtype, bool divide) -> Tensor"
+    return cast("ScaledMmNvfp4", opaque("torch_scaled_mm_nvfp4", schema, kernel, fake))
+
+
+SCALED_MM_NVFP4: Final = Kernel(
+    name="torch.scaled_mm_nvfp4",
+    library="torch",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.scaled_mm.scaled_mm_two_level",),
+            positional=0,
+            keywords=("x", "weight", "x_scale", "weight_scale", "output_dtype", "divide"),
+        ),
+    ),
+    adapt=adapt_scaled_mm_nvfp4,
+    opaque=opaque_scaled_mm_nvfp4,
+)
+
+
+def adapt_scaled_mm_nvfp4_multiplied(form: int, functions: tuple[object, ...]) -> ScaledMmNvfp4Multiplied:
+    """`torch.scaled_mm_nvfp4_multiplied` as its newest release is called, from a form of any release."""
+    return cast("ScaledMmNvfp4Multiplied", functions[0])
+
+
+def opaque_scaled_mm_nvfp4_multiplied(kernel: Callable[..., object]) -> ScaledMmNvfp4Multiplied:
+    """`torch.scaled_mm_nvfp4_multiplied` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        input_global_scale: Tensor | None,
+        weight_global_scale: Tensor | None,
+        output_dtype: torch.dtype,
+        divide: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[1]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor x_scale, Tensor weight_scale, Tensor? input_global_scale, Tensor? weight_global_scale, ScalarType output_dtype, bool divide) -> Tensor"
+    return cast("ScaledMmNvfp4Multiplied", opaque("torch_scaled_mm_nvfp4_multiplied", schema, kernel, fake))
+
+
+SCALED_MM_NVFP4_MULTIPLIED: Final = Kernel(
+    name="torch.scaled_mm_nvfp4_multiplied",
+    library="torch",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.scaled_mm.scaled_mm_two_level",),
+            positional=0,
+            keywords=("x", "weight", "x_scale", "weight_scale", "output_dtype", "divide"),
+        ),
+    ),
+    adapt=adapt_scaled_mm_nvfp4_multiplied,
+    opaque=opaque_scaled_mm_nvfp4_multiplied,
+)
+
 if TYPE_CHECKING:
 
     class IntMm(Protocol):
@@ -205,4 +501,104 @@ if TYPE_CHECKING:
             output_dtype: torch.dtype,
             scale_recipe_a: object,
             scale_recipe_b: object,
+        ) -> Tensor: ...
+
+    class ScaledMmMxfp8(Protocol):
+        """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            mat_a: Tensor,
+            mat_b: Tensor,
+            scale_a: Tensor,
+            scale_b: Tensor,
+            output_dtype: torch.dtype,
+            scale_recipe_a: object,
+            scale_recipe_b: object,
+            swizzle_a: object,
+            swizzle_b: object,
+        ) -> Tensor: ...
+
+    class ScaledMmMxfp8PlainScales(Protocol):
+        """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            mat_a: Tensor,
+            mat_b: Tensor,
+            scale_a: Tensor,
+            scale_b: Tensor,
+            output_dtype: torch.dtype,
+            scale_recipe_a: object,
+            scale_recipe_b: object,
+            swizzle_a: object,
+            swizzle_b: object,
+        ) -> Tensor: ...
+
+    class ScaledMmMxfp4(Protocol):
+        """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            mat_a: Tensor,
+            mat_b: Tensor,
+            scale_a: Tensor,
+            scale_b: Tensor,
+            output_dtype: torch.dtype,
+            scale_recipe_a: object,
+            scale_recipe_b: object,
+            swizzle_a: object,
+            swizzle_b: object,
+        ) -> Tensor: ...
+
+    class ScaledMmMxfp4PlainScales(Protocol):
+        """`torch.nn.functional.scaled_mm`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            mat_a: Tensor,
+            mat_b: Tensor,
+            scale_a: Tensor,
+            scale_b: Tensor,
+            output_dtype: torch.dtype,
+            scale_recipe_a: object,
+            scale_recipe_b: object,
+            swizzle_a: object,
+            swizzle_b: object,
+        ) -> Tensor: ...
+
+    class ScaledMmNvfp4(Protocol):
+        """`qscheme.kernels.scaled_mm.scaled_mm_two_level`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            x_scale: Tensor,
+            weight_scale: Tensor,
+            input_global_scale: Tensor | None = ...,
+            weight_global_scale: Tensor | None = ...,
+            output_dtype: torch.dtype,
+            divide: bool,
+        ) -> Tensor: ...
+
+    class ScaledMmNvfp4Multiplied(Protocol):
+        """`qscheme.kernels.scaled_mm.scaled_mm_two_level`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            x_scale: Tensor,
+            weight_scale: Tensor,
+            input_global_scale: Tensor | None = ...,
+            weight_global_scale: Tensor | None = ...,
+            output_dtype: torch.dtype,
+            divide: bool,
         ) -> Tensor: ...

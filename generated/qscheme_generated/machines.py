@@ -229,6 +229,9 @@ LIBRARIES: Final[Mapping[str, LibrarySource]] = {
     "aiter": LibrarySource(name="aiter", distributions=("amd-aiter", "aiter"), releases="aiter.json"),
     "qscheme": LibrarySource(name="qscheme", distributions=("qscheme",)),
     "torch": LibrarySource(name="torch", distributions=("torch",)),
+    "triton": LibrarySource(
+        name="triton", distributions=("triton", "pytorch-triton-rocm", "triton-rocm", "pytorch-triton")
+    ),
 }
 TUNED: Final[Mapping[str, TunedTable]] = {
     "a4w4_blockscale": A4W4_BLOCKSCALE,

@@ -11,10 +11,13 @@ from qscheme.layouts import (
     as_dtype,
     column_major,
     fold_rows,
+    pad_rows,
     row_major,
     shuffle_16x16,
+    swizzle_32_4_4,
     swizzle_e8m0_256x8,
     swizzle_e8m0_32x8,
+    transposed,
 )
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
@@ -27,6 +30,7 @@ from .kernels_aiter import (
     PER_1X32_F4_QUANT_HIP,
 )
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
+from .kernels_torch import SCALED_MM_MXFP4, SCALED_MM_MXFP4_PLAIN_SCALES
 from .machines import A4W4_BLOCKSCALE, TRITON_AFP4WFP4_PRESHUFFLED
 
 if TYPE_CHECKING:
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
         Per1x32F4QuantHip,
     )
     from .kernels_reference import Quantize, ReferenceLinear
+    from .kernels_torch import ScaledMmMxfp4, ScaledMmMxfp4PlainScales
 
 ACTIVATION: Final = Operand(
     format="fp4_e2m1", granularity="1x32", scale="e8m0", rule=Rule(scale="even", max=6.0, floor=0.0), mode="dynamic"
@@ -241,6 +246,172 @@ def bind_aiter_triton(
     return apply, apply_quantized
 
 
+def why_not_torch_scaled_mm_mxfp4(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `torch_scaled_mm_mxfp4` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("sm_100", "sm_103"):
+        reasons.append(Reason("hardware", "sm_100 or sm_103", facts.arch))
+    reasons += facts.lacks(QUANTIZE, SCALED_MM_MXFP4)
+    if layer.n % 16 != 0:
+        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+    if layer.k % 32 != 0:
+        reasons.append(Reason("layer", "K a multiple of 32", f"K = {layer.k}"))
+    if layer.out_dtype != "bf16":
+        reasons.append(Reason("layer", "output in bf16", layer.out_dtype))
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of scaled_mm_mxfp4 depend on M)", "on"))
+    return reasons
+
+
+def prepare_torch_scaled_mm_mxfp4(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `torch_scaled_mm_mxfp4` reads."""
+    return Prepared(
+        backend="torch_scaled_mm_mxfp4",
+        weight=transposed(layer.weight),
+        weight_scale=swizzle_32_4_4(layer.weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_torch_scaled_mm_mxfp4(
+    layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, scaled_mm_mxfp4: ScaledMmMxfp4
+) -> tuple[Rows, QuantizedRows]:
+    """`torch_scaled_mm_mxfp4` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    float4_e2m1fn_x2 = torch.float4_e2m1fn_x2
+    float8_e8m0fnu = torch.float8_e8m0fnu
+    weight_fp4x2 = weights.weight.view(torch.float4_e2m1fn_x2)
+    weight_scale_e8m0 = weights.weight_scale.view(torch.float8_e8m0fnu)
+    scaled_mm_mxfp4_scale_recipe_a = torch.nn.functional.ScalingType.BlockWise1x32
+    scaled_mm_mxfp4_scale_recipe_b = torch.nn.functional.ScalingType.BlockWise1x32
+    scaled_mm_mxfp4_swizzle_a = torch.nn.functional.SwizzleType.SWIZZLE_32_4_4
+    scaled_mm_mxfp4_swizzle_b = torch.nn.functional.SwizzleType.SWIZZLE_32_4_4
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = quantize(x, ACTIVATION)
+        scale = swizzle_32_4_4(scale)
+        y = scaled_mm_mxfp4(
+            mat_a=codes.view(float4_e2m1fn_x2),
+            mat_b=weight_fp4x2,
+            scale_a=scale.view(float8_e8m0fnu),
+            scale_b=weight_scale_e8m0,
+            output_dtype=dtype,
+            scale_recipe_a=scaled_mm_mxfp4_scale_recipe_a,
+            scale_recipe_b=scaled_mm_mxfp4_scale_recipe_b,
+            swizzle_a=scaled_mm_mxfp4_swizzle_a,
+            swizzle_b=scaled_mm_mxfp4_swizzle_b,
+        )
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        scale = swizzle_32_4_4(scale)
+        y = scaled_mm_mxfp4(
+            mat_a=codes.view(float4_e2m1fn_x2),
+            mat_b=weight_fp4x2,
+            scale_a=scale.view(float8_e8m0fnu),
+            scale_b=weight_scale_e8m0,
+            output_dtype=dtype,
+            scale_recipe_a=scaled_mm_mxfp4_scale_recipe_a,
+            scale_recipe_b=scaled_mm_mxfp4_scale_recipe_b,
+            swizzle_a=scaled_mm_mxfp4_swizzle_a,
+            swizzle_b=scaled_mm_mxfp4_swizzle_b,
+        )
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_torch_scaled_mm_mxfp4_plain_scales(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `torch_scaled_mm_mxfp4_plain_scales` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx950":
+        reasons.append(Reason("hardware", "gfx950", facts.arch))
+    reasons += facts.lacks(QUANTIZE, SCALED_MM_MXFP4_PLAIN_SCALES)
+    if layer.n % 32 != 0:
+        reasons.append(Reason("layer", "N a multiple of 32", f"N = {layer.n}"))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.batch_invariant:
+        reasons.append(
+            Reason("switch", "switch batch_invariant off (the sums of scaled_mm_mxfp4_plain_scales depend on M)", "on")
+        )
+    return reasons
+
+
+def prepare_torch_scaled_mm_mxfp4_plain_scales(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `torch_scaled_mm_mxfp4_plain_scales` reads."""
+    return Prepared(
+        backend="torch_scaled_mm_mxfp4_plain_scales",
+        weight=transposed(layer.weight),
+        weight_scale=row_major(layer.weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_torch_scaled_mm_mxfp4_plain_scales(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    quantize: Quantize,
+    scaled_mm_mxfp4_plain_scales: ScaledMmMxfp4PlainScales,
+) -> tuple[Rows, QuantizedRows]:
+    """`torch_scaled_mm_mxfp4_plain_scales` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    float4_e2m1fn_x2 = torch.float4_e2m1fn_x2
+    float8_e8m0fnu = torch.float8_e8m0fnu
+    weight_fp4x2 = weights.weight.view(torch.float4_e2m1fn_x2)
+    weight_scale_e8m0 = weights.weight_scale.view(torch.float8_e8m0fnu)
+    scaled_mm_mxfp4_plain_scales_scale_recipe_a = torch.nn.functional.ScalingType.BlockWise1x32
+    scaled_mm_mxfp4_plain_scales_scale_recipe_b = torch.nn.functional.ScalingType.BlockWise1x32
+    scaled_mm_mxfp4_plain_scales_swizzle_a = torch.nn.functional.SwizzleType.NO_SWIZZLE
+    scaled_mm_mxfp4_plain_scales_swizzle_b = torch.nn.functional.SwizzleType.NO_SWIZZLE
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        codes, scale = quantize(x, ACTIVATION)
+        rows = -(-m // 32) * 32
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        y = scaled_mm_mxfp4_plain_scales(
+            mat_a=codes.view(float4_e2m1fn_x2),
+            mat_b=weight_fp4x2,
+            scale_a=scale.view(float8_e8m0fnu),
+            scale_b=weight_scale_e8m0,
+            output_dtype=dtype,
+            scale_recipe_a=scaled_mm_mxfp4_plain_scales_scale_recipe_a,
+            scale_recipe_b=scaled_mm_mxfp4_plain_scales_scale_recipe_b,
+            swizzle_a=scaled_mm_mxfp4_plain_scales_swizzle_a,
+            swizzle_b=scaled_mm_mxfp4_plain_scales_swizzle_b,
+        )[:m]
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        m = codes.shape[0]
+        rows = -(-m // 32) * 32
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        y = scaled_mm_mxfp4_plain_scales(
+            mat_a=codes.view(float4_e2m1fn_x2),
+            mat_b=weight_fp4x2,
+            scale_a=scale.view(float8_e8m0fnu),
+            scale_b=weight_scale_e8m0,
+            output_dtype=dtype,
+            scale_recipe_a=scaled_mm_mxfp4_plain_scales_scale_recipe_a,
+            scale_recipe_b=scaled_mm_mxfp4_plain_scales_scale_recipe_b,
+            swizzle_a=scaled_mm_mxfp4_plain_scales_swizzle_a,
+            swizzle_b=scaled_mm_mxfp4_plain_scales_swizzle_b,
+        )[:m]
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
     """Why `reference` cannot run this layer; empty if nothing speaks against it."""
     reasons: list[Reason] = []
@@ -369,6 +540,37 @@ SCHEME: Final = Scheme(
                 ),
             ),
             inputs=("bf16", "fp16"),
+        ),
+        Backend(
+            name="torch_scaled_mm_mxfp4",
+            why_not=why_not_torch_scaled_mm_mxfp4,
+            prepare=prepare_torch_scaled_mm_mxfp4,
+            bind=bind_torch_scaled_mm_mxfp4,
+            kernels=(
+                QUANTIZE,
+                SCALED_MM_MXFP4,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="reference.quantize",
+                    gemm="torch.scaled_mm_mxfp4",
+                    scale_layout="swizzle_32_4_4",
+                ),
+            ),
+        ),
+        Backend(
+            name="torch_scaled_mm_mxfp4_plain_scales",
+            why_not=why_not_torch_scaled_mm_mxfp4_plain_scales,
+            prepare=prepare_torch_scaled_mm_mxfp4_plain_scales,
+            bind=bind_torch_scaled_mm_mxfp4_plain_scales,
+            kernels=(
+                QUANTIZE,
+                SCALED_MM_MXFP4_PLAIN_SCALES,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(Call(when="always", quantize="reference.quantize", gemm="torch.scaled_mm_mxfp4_plain_scales"),),
         ),
         Backend(
             name="reference",

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from qscheme.layouts import row_major
+from qscheme.layouts import as_dtype, fnuz_scale, fnuz_weight, pad_rows, row_major, swizzle_32_4_4, transposed
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
+from .kernels_torch import SCALED_MM_MXFP8, SCALED_MM_MXFP8_PLAIN_SCALES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
     from .kernels_reference import Quantize, ReferenceLinear
+    from .kernels_torch import ScaledMmMxfp8, ScaledMmMxfp8PlainScales
 
 ACTIVATION: Final = Operand(
     format="fp8_e4m3", granularity="1x32", scale="e8m0", rule=Rule(scale="rceil", max=448.0, floor=0.0), mode="dynamic"
@@ -25,6 +27,176 @@ ACTIVATION: Final = Operand(
 WEIGHT: Final = Operand(
     format="fp8_e4m3", granularity="1x32", scale="e8m0", rule=Rule(scale="rceil", max=448.0, floor=0.0)
 )
+
+
+def why_not_torch_scaled_mm_mxfp8(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `torch_scaled_mm_mxfp8` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("sm_100", "sm_103", "sm_120"):
+        reasons.append(Reason("hardware", "sm_100, sm_103 or sm_120", facts.arch))
+    reasons += facts.lacks(QUANTIZE, SCALED_MM_MXFP8)
+    if layer.n % 16 != 0:
+        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+    if layer.k % 32 != 0:
+        reasons.append(Reason("layer", "K a multiple of 32", f"K = {layer.k}"))
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of scaled_mm_mxfp8 depend on M)", "on"))
+    return reasons
+
+
+def prepare_torch_scaled_mm_mxfp8(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `torch_scaled_mm_mxfp8` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="torch_scaled_mm_mxfp8",
+        weight=transposed(weight),
+        weight_scale=swizzle_32_4_4(weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_torch_scaled_mm_mxfp8(
+    layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, scaled_mm_mxfp8: ScaledMmMxfp8
+) -> tuple[Rows, QuantizedRows]:
+    """`torch_scaled_mm_mxfp8` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    float8_e8m0fnu = torch.float8_e8m0fnu
+    weight = weights.weight
+    weight_scale_e8m0 = weights.weight_scale.view(torch.float8_e8m0fnu)
+    scaled_mm_mxfp8_scale_recipe_a = torch.nn.functional.ScalingType.BlockWise1x32
+    scaled_mm_mxfp8_scale_recipe_b = torch.nn.functional.ScalingType.BlockWise1x32
+    scaled_mm_mxfp8_swizzle_a = torch.nn.functional.SwizzleType.SWIZZLE_32_4_4
+    scaled_mm_mxfp8_swizzle_b = torch.nn.functional.SwizzleType.SWIZZLE_32_4_4
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = quantize(x, ACTIVATION, fp8=fp8)
+        scale = swizzle_32_4_4(scale)
+        y = scaled_mm_mxfp8(
+            mat_a=codes,
+            mat_b=weight,
+            scale_a=scale.view(float8_e8m0fnu),
+            scale_b=weight_scale_e8m0,
+            output_dtype=dtype,
+            scale_recipe_a=scaled_mm_mxfp8_scale_recipe_a,
+            scale_recipe_b=scaled_mm_mxfp8_scale_recipe_b,
+            swizzle_a=scaled_mm_mxfp8_swizzle_a,
+            swizzle_b=scaled_mm_mxfp8_swizzle_b,
+        )
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        scale = swizzle_32_4_4(scale)
+        y = scaled_mm_mxfp8(
+            mat_a=codes,
+            mat_b=weight,
+            scale_a=scale.view(float8_e8m0fnu),
+            scale_b=weight_scale_e8m0,
+            output_dtype=dtype,
+            scale_recipe_a=scaled_mm_mxfp8_scale_recipe_a,
+            scale_recipe_b=scaled_mm_mxfp8_scale_recipe_b,
+            swizzle_a=scaled_mm_mxfp8_swizzle_a,
+            swizzle_b=scaled_mm_mxfp8_swizzle_b,
+        )
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_torch_scaled_mm_mxfp8_plain_scales(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `torch_scaled_mm_mxfp8_plain_scales` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx950":
+        reasons.append(Reason("hardware", "gfx950", facts.arch))
+    reasons += facts.lacks(QUANTIZE, SCALED_MM_MXFP8_PLAIN_SCALES)
+    if layer.n % 32 != 0:
+        reasons.append(Reason("layer", "N a multiple of 32", f"N = {layer.n}"))
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.batch_invariant:
+        reasons.append(
+            Reason("switch", "switch batch_invariant off (the sums of scaled_mm_mxfp8_plain_scales depend on M)", "on")
+        )
+    return reasons
+
+
+def prepare_torch_scaled_mm_mxfp8_plain_scales(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `torch_scaled_mm_mxfp8_plain_scales` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="torch_scaled_mm_mxfp8_plain_scales",
+        weight=transposed(weight),
+        weight_scale=row_major(weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_torch_scaled_mm_mxfp8_plain_scales(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    quantize: Quantize,
+    scaled_mm_mxfp8_plain_scales: ScaledMmMxfp8PlainScales,
+) -> tuple[Rows, QuantizedRows]:
+    """`torch_scaled_mm_mxfp8_plain_scales` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    float8_e8m0fnu = torch.float8_e8m0fnu
+    weight = weights.weight
+    weight_scale_e8m0 = weights.weight_scale.view(torch.float8_e8m0fnu)
+    scaled_mm_mxfp8_plain_scales_scale_recipe_a = torch.nn.functional.ScalingType.BlockWise1x32
+    scaled_mm_mxfp8_plain_scales_scale_recipe_b = torch.nn.functional.ScalingType.BlockWise1x32
+    scaled_mm_mxfp8_plain_scales_swizzle_a = torch.nn.functional.SwizzleType.NO_SWIZZLE
+    scaled_mm_mxfp8_plain_scales_swizzle_b = torch.nn.functional.SwizzleType.NO_SWIZZLE
+
+    def apply(x: Tensor) -> Tensor:
+        m = x.shape[0]
+        codes, scale = quantize(x, ACTIVATION, fp8=fp8)
+        rows = -(-m // 32) * 32
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        y = scaled_mm_mxfp8_plain_scales(
+            mat_a=codes,
+            mat_b=weight,
+            scale_a=scale.view(float8_e8m0fnu),
+            scale_b=weight_scale_e8m0,
+            output_dtype=dtype,
+            scale_recipe_a=scaled_mm_mxfp8_plain_scales_scale_recipe_a,
+            scale_recipe_b=scaled_mm_mxfp8_plain_scales_scale_recipe_b,
+            swizzle_a=scaled_mm_mxfp8_plain_scales_swizzle_a,
+            swizzle_b=scaled_mm_mxfp8_plain_scales_swizzle_b,
+        )[:m]
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        m = codes.shape[0]
+        rows = -(-m // 32) * 32
+        codes = pad_rows(codes, rows)
+        scale = pad_rows(scale, rows)
+        y = scaled_mm_mxfp8_plain_scales(
+            mat_a=codes,
+            mat_b=weight,
+            scale_a=scale.view(float8_e8m0fnu),
+            scale_b=weight_scale_e8m0,
+            output_dtype=dtype,
+            scale_recipe_a=scaled_mm_mxfp8_plain_scales_scale_recipe_a,
+            scale_recipe_b=scaled_mm_mxfp8_plain_scales_scale_recipe_b,
+            swizzle_a=scaled_mm_mxfp8_plain_scales_swizzle_a,
+            swizzle_b=scaled_mm_mxfp8_plain_scales_swizzle_b,
+        )[:m]
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
 
 
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -93,6 +265,37 @@ SCHEME: Final = Scheme(
     stored_scales=("e8m0",),
     producers=("compressed-tensors MXFP8", "ModelOpt MXFP8", "torchao MX"),
     backends=(
+        Backend(
+            name="torch_scaled_mm_mxfp8",
+            why_not=why_not_torch_scaled_mm_mxfp8,
+            prepare=prepare_torch_scaled_mm_mxfp8,
+            bind=bind_torch_scaled_mm_mxfp8,
+            kernels=(
+                QUANTIZE,
+                SCALED_MM_MXFP8,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="reference.quantize",
+                    gemm="torch.scaled_mm_mxfp8",
+                    scale_layout="swizzle_32_4_4",
+                ),
+            ),
+        ),
+        Backend(
+            name="torch_scaled_mm_mxfp8_plain_scales",
+            why_not=why_not_torch_scaled_mm_mxfp8_plain_scales,
+            prepare=prepare_torch_scaled_mm_mxfp8_plain_scales,
+            bind=bind_torch_scaled_mm_mxfp8_plain_scales,
+            kernels=(
+                QUANTIZE,
+                SCALED_MM_MXFP8_PLAIN_SCALES,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(Call(when="always", quantize="reference.quantize", gemm="torch.scaled_mm_mxfp8_plain_scales"),),
+        ),
         Backend(
             name="reference",
             why_not=why_not_reference,

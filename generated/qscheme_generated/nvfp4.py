@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qscheme.layouts import row_major
+import torch
+
+from qscheme.layouts import as_dtype, row_major, swizzle_32_4_4, transposed
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
+from .kernels_torch import SCALED_MM_NVFP4
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
     from .kernels_reference import Quantize, ReferenceLinear
+    from .kernels_torch import ScaledMmNvfp4
 
 ACTIVATION: Final = Operand(
     format="fp4_e2m1",
@@ -32,6 +36,78 @@ WEIGHT: Final = Operand(
     rule=Rule(scale="amax_div", max=6.0, floor=0.0),
     global_scale="divide",
 )
+
+
+def why_not_torch_scaled_mm_nvfp4(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `torch_scaled_mm_nvfp4` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("sm_100", "sm_103", "sm_120"):
+        reasons.append(Reason("hardware", "sm_100, sm_103 or sm_120", facts.arch))
+    reasons += facts.lacks(QUANTIZE, SCALED_MM_NVFP4)
+    if layer.n % 16 != 0:
+        reasons.append(Reason("layer", "N a multiple of 16", f"N = {layer.n}"))
+    if layer.k % 32 != 0:
+        reasons.append(Reason("layer", "K a multiple of 32", f"K = {layer.k}"))
+    if facts.batch_invariant:
+        reasons.append(Reason("switch", "switch batch_invariant off (the sums of scaled_mm_nvfp4 depend on M)", "on"))
+    return reasons
+
+
+def prepare_torch_scaled_mm_nvfp4(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `torch_scaled_mm_nvfp4` reads."""
+    return Prepared(
+        backend="torch_scaled_mm_nvfp4",
+        weight=transposed(layer.weight),
+        weight_scale=swizzle_32_4_4(layer.weight_scale),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+        weight_global_scale=layer.weight_global_scale,
+        input_global_scale=layer.input_global_scale,
+    )
+
+
+def bind_torch_scaled_mm_nvfp4(
+    layer: Operands, weights: Prepared, facts: Facts, quantize: Quantize, scaled_mm_nvfp4: ScaledMmNvfp4
+) -> tuple[Rows, QuantizedRows]:
+    """`torch_scaled_mm_nvfp4` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    weight_global_scale = weights.weight_global_scale
+    input_global_scale = weights.input_global_scale
+    float4_e2m1fn_x2 = torch.float4_e2m1fn_x2
+    weight_fp4x2 = weights.weight.view(torch.float4_e2m1fn_x2)
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = quantize(x, ACTIVATION, global_scale=input_global_scale)
+        scale = swizzle_32_4_4(scale)
+        y = scaled_mm_nvfp4(
+            x=codes.view(float4_e2m1fn_x2),
+            weight=weight_fp4x2,
+            x_scale=scale,
+            weight_scale=weight_scale,
+            input_global_scale=input_global_scale,
+            weight_global_scale=weight_global_scale,
+            output_dtype=dtype,
+            divide=True,
+        )
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        scale = swizzle_32_4_4(scale)
+        y = scaled_mm_nvfp4(
+            x=codes.view(float4_e2m1fn_x2),
+            weight=weight_fp4x2,
+            x_scale=scale,
+            weight_scale=weight_scale,
+            input_global_scale=input_global_scale,
+            weight_global_scale=weight_global_scale,
+            output_dtype=dtype,
+            divide=True,
+        )
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
 
 
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -107,6 +183,25 @@ SCHEME: Final = Scheme(
     stored_scales=("e4m3",),
     producers=("compressed-tensors NVFP4",),
     backends=(
+        Backend(
+            name="torch_scaled_mm_nvfp4",
+            why_not=why_not_torch_scaled_mm_nvfp4,
+            prepare=prepare_torch_scaled_mm_nvfp4,
+            bind=bind_torch_scaled_mm_nvfp4,
+            kernels=(
+                QUANTIZE,
+                SCALED_MM_NVFP4,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="reference.quantize",
+                    gemm="torch.scaled_mm_nvfp4",
+                    scale_layout="swizzle_32_4_4",
+                ),
+            ),
+        ),
         Backend(
             name="reference",
             why_not=why_not_reference,

@@ -143,7 +143,7 @@ def _versions(library: str, catalogues: Iterable[ir.Catalogue]) -> Iterator[str 
         rows = [row for scheme in catalogue.schemes for backend in scheme.backends for row in backend.needs.where]
         found |= {parsed(limit) for row in rows if row.library == library for limit in (row.since, row.before)}
         for kernel in catalogue.kernels:
-            if kernel.symbols[0].split(".")[0] == library:
+            if kernel.package == library:
                 for form in forms_of(kernel):
                     found |= {parsed(form.since), _after(parsed(form.until))}
     yield from (f"v{version}" for version in sorted(version for version in found if version is not None))

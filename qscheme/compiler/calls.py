@@ -215,6 +215,10 @@ def _gemm_misfit(gemm: ir.Kernel, activation: Operand | None, weight: Operand) -
         wants = [role for role in ("x_scale",) if gemm.operand(role) is not None and gemm.formats]
         if wants:
             return f"{gemm.name} takes a quantized activation, and the scheme's is none"
+        if gemm.formats and weight.format not in gemm.formats:
+            return f"{gemm.name} takes weights in {' and '.join(gemm.formats)}, and the scheme's are {weight.format}"
+    elif gemm.operand("x_scale") is None and not gemm.accumulators:
+        return f"{gemm.name} takes an activation that is not quantized, and the scheme's is {activation.format}"
     if gemm.formats and activation is not None:
         for operand in (activation, weight):
             if operand.format not in gemm.formats:
@@ -233,7 +237,25 @@ def _gemm_misfit(gemm: ir.Kernel, activation: Operand | None, weight: Operand) -
         if allowed and operand.granularity not in allowed:
             scales = f"{' and '.join(allowed)} scales of the {what}"
             return f"{gemm.name} takes {scales}, and the scheme has {operand.granularity}"
+        if use and use.formats and operand.scale not in use.formats:
+            return f"{gemm.name} takes scales in {' and '.join(use.formats)}, and the scheme's are {operand.scale}"
+        outer = gemm.operand("input_global_scale" if what == "activation" else "weight_global_scale")
+        if (operand.global_scale is not None) and outer is None:
+            return f"{gemm.name} takes no global scale of the {what}, and the scheme's {operand.global_scale}s"
+        if outer is not None and outer.applies not in (None, operand.global_scale):
+            does = f"{operand.global_scale}s" if operand.global_scale else "has none"
+            return f"{gemm.name} {outer.applies}s a global scale of the {what}, and the scheme's {does}"
+    if weight.packing == "plain" and gemm.reads(weight) != "plain":
+        return f"{gemm.name} reads the weight in {gemm.reads(weight)}, and the scheme's K need not fill the words"
+    if weight.symmetric != (gemm.operand("weight_zero_point") is None) and not _follows(gemm):
+        takes, has = ("zero points", "none") if weight.symmetric else ("no zero points", "them")
+        return f"{gemm.name} takes {takes}, and the scheme has {has}"
     return None
+
+
+def _follows(gemm: ir.Kernel) -> bool:
+    """Whether a GEMM is told what the weight is, and so takes any."""
+    return gemm.operand("weight_operand") is not None
 
 
 def _x_scale_layout(gemm: ir.Kernel, rows: _Range) -> ir.LayoutRange | None:
@@ -250,7 +272,7 @@ def _x_scale_layout(gemm: ir.Kernel, rows: _Range) -> ir.LayoutRange | None:
     return None
 
 
-def _weights(gemm: ir.Kernel) -> tuple[str, str]:
+def _weights(gemm: ir.Kernel) -> tuple[str, str, str]:
     uses = gemm.operand("weight"), gemm.operand("weight_scale")
     weight, scale = (use.layouts[0].layout if use else "row_major" for use in uses)
-    return weight, scale
+    return weight, scale, uses[0].packing if uses[0] else "plain"

@@ -10,7 +10,7 @@ from qscheme.compiler.kernel_text import forms_of, optional_keywords
 from qscheme.compiler.ranges import ranges
 from qscheme.compiler.source import Problem
 from qscheme.compiler.support import support_text
-from qscheme.compiler.verify import against, library_of
+from qscheme.compiler.verify import against
 from qscheme.releases import parsed
 from qscheme.scanning import Package
 from qscheme.signatures import CONFIG_OPERANDS, chosen_form, first_found, fits_signature, takes
@@ -36,7 +36,7 @@ def check(catalogue: ir.Catalogue, folder: Path) -> tuple[tuple[str, ...], tuple
     checked = {history.library for history in catalogue.histories} | {OWN}
     notes += [
         f"{library}: no history of releases; its calls are checked when a layer is bound"
-        for library in dict.fromkeys(library_of(kernel) for kernel in catalogue.kernels)
+        for library in dict.fromkeys(kernel.package for kernel in catalogue.kernels)
         if library not in checked
     ]
     file = folder.absolute().parent / "generated" / "support.md"
@@ -78,7 +78,7 @@ def notes_of(matrix: Matrix) -> tuple[str, ...]:
 def _own_problems(catalogue: ir.Catalogue) -> Iterator[Problem]:
     offer = Package(Path(__file__).resolve().parent.parent, name=OWN)
     for kernel in catalogue.kernels:
-        if library_of(kernel) == OWN:
+        if kernel.package == OWN:
             fit = chosen_form(forms_of(kernel), Library(OWN, None), offer)
             if isinstance(fit, Reason):
                 yield Problem(kernel.place, f"{kernel.name}: {fit.text}")

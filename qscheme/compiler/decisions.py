@@ -118,7 +118,7 @@ class Space:
     def _offered(self, catalogue: ir.Catalogue, backend: ir.Backend) -> Iterator[tuple[int, int]]:
         """The releases that have every kernel of a backend, for each of its libraries."""
         for kernel in backend.kernels:
-            library = kernel.symbols[0].split(".")[0]
+            library = kernel.package
             at = self.places["library", library]
             history = next((known for known in catalogue.histories if known.library == library), None)
             yield at, _fitting(forms_of(kernel), self.axes[at].values, history)

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from qscheme.compiler.source import Place
     from qscheme.releases import History
-    from qscheme.types import Device, LibrarySource, Operand, ReasonKind, Rule, ScaleFormat, Switch, TunedTable
+    from qscheme.types import (
+        Device,
+        LibrarySource,
+        Operand,
+        Packing,
+        ReasonKind,
+        Rule,
+        ScaleFormat,
+        Switch,
+        TunedTable,
+    )
 
 Constant: TypeAlias = "bool | int | float | str | Imported"
 
@@ -84,7 +94,8 @@ class Needs:
 class OperandUse:
     """How a kernel takes one operand: by keyword or position, in which layout, viewed how.
 
-    granularity: the tiles that a scale may have, empty for any.
+    granularity, formats: the tiles and the formats that a scale may have, empty for any. applies: what the kernel does
+    with a global scale, None for what the scheme says. packing: how it reads the codes of an integer weight.
     """
 
     role: str
@@ -93,6 +104,9 @@ class OperandUse:
     layouts: tuple[LayoutRange, ...]
     dtype: str | None
     granularity: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    applies: str | None = None
+    packing: Packing = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +138,11 @@ class ConfigUse:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A function of a kernel library."""
+    """A function of a kernel library. library: the stem of its file. package: what must be installed to import it."""
 
     name: str
     library: str
+    package: str
     place: Place
     does: Literal["quantize", "gemm"]
     symbols: tuple[str, ...]
@@ -158,6 +173,11 @@ class Kernel:
     def operand(self, role: str) -> OperandUse | None:
         """How the kernel takes an operand, None if it does not."""
         return next((use for use in self.operands if use.role == role), None)
+
+    def reads(self, weight: Operand) -> Packing:
+        """The packing in which this GEMM reads a weight: the stored one if it is told what the weight is."""
+        use = self.operand("weight")
+        return weight.packing if use is None or self.operand("weight_operand") else use.packing
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from qscheme.compiler.words import (
     Float,
     Format,
     GemmRole,
+    GlobalScale,
     Granularity,
     Keyword,
     Layout,
@@ -22,6 +23,7 @@ from qscheme.compiler.words import (
     QuantizerRole,
     Release,
     Rows,
+    ScaleFormat,
     ScaleLayout,
     Storage,
     Symbol,
@@ -51,6 +53,15 @@ class OperandModel(Closed):
     ] = Field(default="row_major", description="how the kernel reads it; one for each range of M where it changes")
     granularity: tuple[Granularity, ...] = Field(
         default=(), min_length=1, description="of a scale: the tiles that the kernel is right for; absent for any"
+    )
+    formats: tuple[ScaleFormat, ...] = Field(
+        default=(), min_length=1, description="of a scale: the formats that the kernel is right for; absent for any"
+    )
+    applies: GlobalScale | None = Field(
+        default=None, description="of a global scale: what the kernel does with it; absent if it follows the scheme"
+    )
+    packing: Literal["int32_columns"] | None = Field(
+        default=None, description="of an integer weight: the words that the kernel reads; absent for a code to a byte"
     )
     dtype: Literal["bytes", "fp4x2", "e8m0", "any"] | None = Field(default=None, description="how its bytes are viewed")
     fold_rows: Multiple | None = Field(default=None, description="this many rows are passed as one")
@@ -200,7 +211,9 @@ class TunedTableModel(Closed):
 class KernelFile(Closed):
     """schemes/kernels/LIBRARY.yaml"""
 
-    library: Word = Field(description="the package that the symbols are imported from")
+    library: Word = Field(
+        description="the package that the symbols are imported from, or that those of qscheme.kernels need"
+    )
     distributions: tuple[Text, ...] = Field(min_length=1, description="who may own that name on a package index")
     releases: Annotated[str, StringConstraints(pattern=FILE, max_length=80)] | None = Field(
         default=None, description="the file under releases/ that says what each release offers"

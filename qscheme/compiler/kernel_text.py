@@ -133,7 +133,7 @@ def optional_keywords(kernel: ir.Kernel) -> tuple[str, ...]:
 def _data(kernel: ir.Kernel, opaque: bool) -> str:
     fields = [
         f"name={kernel.library + '.' + kernel.name!r}",
-        f"library={kernel.symbols[0].split('.')[0]!r}",
+        f"library={kernel.package!r}",
         f"forms={source(forms_of(kernel))}",
         f"adapt=adapt_{kernel.name}",
     ]

@@ -35,9 +35,9 @@ TAKEN = frozenset((
     "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
     "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu",
     "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows", "k_major",
-    "pad_rows", "padded_column_major", "row_major", "row_vector", "shuffle_16x16", "swizzle_e8m0_256x8",
-    "swizzle_e8m0_32x8", "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme", "backend", "call",
-    "device", "operand",
+    "pad_rows", "padded_column_major", "repacked", "row_major", "row_vector", "shuffle_16x16", "swizzle_32_4_4",
+    "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme",
+    "backend", "call", "device", "operand",
     "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
     "devices", "switches", "libraries", "tuned", "mapping", "switch", "library_source", "tuned_table", "literal",
     "type_alias", "type_checking",
@@ -50,6 +50,9 @@ VIEW = re.compile(r"(weight|weight_scale)_(fp4x2|e8m0|by_\d+)(_by_\d+)?")
 
 PARAMETERS = frozenset(("self", "torch", "scale_shape", "swizzled_shape", "changed_config"))
 """Names that generated functions need beside the parameters of a kernel."""
+
+OWN = "qscheme.kernels."
+"""Where kernels of qscheme's own stand, whatever library they are written in."""
 
 WEIGHT_LAYOUTS = ("row_major", "transposed", "shuffle_16x16")
 SCALES = ("x_scale", "weight_scale")
@@ -68,6 +71,7 @@ def resolve_kernel(name: str, kernel: Anyone, file: File[KernelFile], report: Re
     return ir.Kernel(
         name=name,
         library=file.stem,
+        package=file.model.library,
         place=file.key_place(*path),
         does=kernel.does,
         symbols=_symbols(kernel),
@@ -125,7 +129,7 @@ def _problems(name: str, kernel: Anyone, file: File[KernelFile]) -> Iterator[tup
     if twin != name:
         yield (), f"its name differs from {twin!r} in underscores alone; choose another"
     for path, symbol in _named_symbols(kernel):
-        if symbol.split(".")[0] != library:
+        if not symbol.startswith((f"{library}.", OWN)):
             yield path, f"the symbol {symbol} is not in the library {library!r} of this file"
     if kernel.since and kernel.until and Version(kernel.until) < Version(kernel.since):
         yield ("until",), f"{kernel.until} is older than since, {kernel.since}"
@@ -205,8 +209,13 @@ def _operand_problems(role: str, use: OperandModel) -> Iterator[tuple[tuple[str 
             yield ("fold_rows",), "belongs to the rows of layout"
     if use.fold_rows is not None and not (scale or weight):
         yield ("fold_rows",), f"only the weight and scales are folded, not {role}"
-    if use.granularity and not scale:
-        yield ("granularity",), f"only scales have a granularity, not {role}"
+    for word, given in (("granularity", use.granularity), ("formats", use.formats)):
+        if given and not scale:
+            yield (word,), f"only scales have {'a granularity' if word == 'granularity' else 'formats'}, not {role}"
+    if use.packing is not None and not weight:
+        yield ("packing",), f"only the weight has a packing, not {role}"
+    if use.applies is not None and not role.endswith("_global_scale"):
+        yield ("applies",), f"only a global scale is applied, not {role}"
     if use.dtype is not None and not (use.dtype == "any" if role == "bias" else scale or weight or role == "x"):
         yield ("dtype",), f"{role} has no dtype to choose"
     elif use.dtype == "any" and role != "bias":
@@ -225,7 +234,7 @@ def _older_problems(older: OlderQuantizer | OlderGemm, kernel: Anyone) -> Iterat
 def _gemm_problems(kernel: GemmModel) -> Iterator[tuple[tuple[str | int, ...], str]]:
     needed: tuple[str, ...] = ("x", "weight")
     if isinstance(kernel.output, tuple):
-        needed = ("x", "weight", "x_scale", "weight_scale")
+        needed = ("x", "weight", "weight_scale")
         if "output_dtype" not in kernel.operands and len(kernel.output) > 1:
             yield ("operands",), "needs the operand output_dtype, or one dtype of output"
     else:
@@ -268,7 +277,10 @@ def _operand(role: str, use: OperandModel) -> ir.OperandUse:
         layouts: tuple[ir.LayoutRange, ...] = (ir.LayoutRange(None, use.layout, use.fold_rows),)
     else:
         layouts = tuple(ir.LayoutRange(part.max_m, part.is_, part.fold_rows) for part in use.layout)
-    return ir.OperandUse(role, use.as_, use.position, layouts, use.dtype, use.granularity)
+    packing = use.packing or "plain"
+    return ir.OperandUse(
+        role, use.as_, use.position, layouts, use.dtype, use.granularity, use.formats, use.applies, packing
+    )
 
 
 def _constant(value: bool | int | float | str | Imported) -> ir.Constant:

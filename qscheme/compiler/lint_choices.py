@@ -10,7 +10,6 @@ from qscheme.compiler.lint_rules import finding
 from qscheme.compiler.lint_space import OUTPUTS, UNKNOWN, Box, Point, cells, first_of
 from qscheme.compiler.needs import merged_needs
 from qscheme.compiler.support import runs_on
-from qscheme.compiler.verify import library_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +83,7 @@ def _contradiction(subject: Subject, index: int) -> str:
     if not able:
         return "no architecture meets its hardware conditions and those of its kernels"
     for library in space.libraries:
-        kernels = [kernel for kernel in backend.kernels if library_of(kernel) == library]
+        kernels = [kernel for kernel in backend.kernels if kernel.package == library]
         mask = space.releases.timelines[library].all
         for kernel in kernels:
             mask &= space.releases.present(kernel)

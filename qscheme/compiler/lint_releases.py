@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from qscheme.compiler.kernel_text import forms_of
-from qscheme.compiler.verify import library_of
 from qscheme.releases import parsed
 from qscheme.signatures import fits_signature
 
@@ -93,7 +92,7 @@ class Releases:
         histories = {history.library: history for history in catalogue.histories}
         limits: dict[str, dict[str, None]] = {library.name: {} for library in catalogue.libraries}
         for kernel in catalogue.kernels:
-            of = limits.setdefault(library_of(kernel), {})
+            of = limits.setdefault(kernel.package, {})
             dated = (kernel.since, kernel.until, *(since for since, _ in kernel.rules))
             of.update(dict.fromkeys(limit for limit in dated if limit))
         for scheme in catalogue.schemes:
@@ -108,7 +107,7 @@ class Releases:
         self._present: dict[tuple[str, str], int] = {}
 
     def timeline(self, kernel: ir.Kernel) -> Timeline:
-        return self.timelines[library_of(kernel)]
+        return self.timelines[kernel.package]
 
     def known(self, kernel: ir.Kernel) -> bool:
         """Whether the releases of the kernel's library are known."""
@@ -139,7 +138,7 @@ class Releases:
 
     def present(self, kernel: ir.Kernel) -> int:
         """The versions that have a kernel in any form; every one for a kernel of qscheme itself."""
-        if library_of(kernel) == OWN:
+        if kernel.package == OWN:
             return 1
         key = (kernel.library, kernel.name)
         if key not in self._present:

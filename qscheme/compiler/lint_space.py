@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from qscheme.compiler.lint_releases import OWN, Releases
 from qscheme.compiler.support import runs_on
-from qscheme.compiler.verify import library_of
 from qscheme.types import BATCH_INVARIANT, Device
+from qscheme.words import codes_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -88,7 +88,7 @@ class Space:
     @cached_property
     def libraries(self) -> tuple[str, ...]:
         """The libraries that may be absent or of another release."""
-        used = [library_of(kernel) for backend in self.scheme.backends for kernel in backend.kernels]
+        used = [kernel.package for backend in self.scheme.backends for kernel in backend.kernels]
         return tuple(name for name in dict.fromkeys(used) if name != OWN)
 
     @cached_property
@@ -130,7 +130,7 @@ class Space:
         """One version of each class for each library, the newest first, absence last."""
         every: list[list[int | None]] = []
         for library in self.libraries:
-            masks = [self.releases.present(kernel) for kernel in self._kernels if library_of(kernel) == library]
+            masks = [self.releases.present(kernel) for kernel in self._kernels if kernel.package == library]
             for backend in self.scheme.backends:
                 for row in backend.needs.where:
                     if row.library == library:
@@ -153,9 +153,7 @@ class Space:
     def unit(self) -> int:
         """What K is always a multiple of."""
         weight = self.scheme.weight
-        if weight.packing in ("int32_columns", "gptq", "gptq_v2"):
-            return 8 if weight.format == "int4" else 4
-        return UNITS.get(weight.format, 1)
+        return UNITS.get(weight.format, 1) * codes_together(weight.format, weight.packing)[1]
 
     @cached_property
     def _boxes(self) -> dict[tuple[Device, Versions], tuple[Box | None, ...]]:
@@ -174,7 +172,7 @@ class Space:
             return None
         held = dict(zip(self.libraries, versions, strict=True))
         for kernel in backend.kernels:
-            version = held.get(library_of(kernel), 0)
+            version = held.get(kernel.package, 0)
             if version is None or not self.releases.present(kernel) >> version & 1:
                 return None
         n, k = needs.n or 1, math.lcm(needs.k or 1, self.unit)
@@ -225,7 +223,7 @@ class Space:
     def words(self, point: Point, *backends: int) -> tuple[tuple[str, str], ...]:
         """A point as (what, value) pairs: what these backends ask for, or every one if none is named."""
         asking = [self.scheme.backends[index] for index in backends] or self.scheme.backends
-        libraries = {library_of(kernel) for backend in asking for kernel in backend.kernels}
+        libraries = {kernel.package for backend in asking for kernel in backend.kernels}
         asked = {word for backend in asking for word in _atoms(backend.needs, self.scheme)}
         found = [("arch", point.device.arch)]
         for library, version in zip(self.libraries, point.versions, strict=True):

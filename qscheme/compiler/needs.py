@@ -24,7 +24,7 @@ def merged_needs(
         ir.WhereNeed(
             tuple(name for name in row.arch if arch is None or name in arch),
             row.vendor,
-            kernel.symbols[0].split(".")[0] if kernel else None,
+            kernel.package if kernel else None,
             row.since,
             row.multiple_of.n if row.multiple_of else None,
             row.multiple_of.k if row.multiple_of else None,

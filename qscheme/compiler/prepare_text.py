@@ -20,6 +20,7 @@ SCALE_STEPS = {
     "column_major": "column_major",
     "padded_column_major": "padded_column_major",
     "swizzle_e8m0_32x8": "swizzle_e8m0_32x8",
+    "swizzle_32_4_4": "swizzle_32_4_4",
 }
 """The step of `qscheme.layouts` that makes each layout of weight scales."""
 
@@ -48,8 +49,10 @@ def prepare_lines(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
         scale = f"row_vector({scale}, layer.n)"
     elif backend.weight_scale_layout != "row_major":
         scale = f"{SCALE_STEPS[backend.weight_scale_layout]}({scale})"
-    elif scale != "layer.weight_scale":
+    elif scale != "layer.weight_scale" or gemm.operand("weight_operand") is None:  # the reference reads any strides
         scale = f"row_major({scale})"
+    if (read := gemm.reads(scheme.weight)) != scheme.weight.packing:
+        weight = f"repacked({weight}, {scheme.weight.format!r}, {scheme.weight.packing!r}, {read!r})"
     fused = gemm.operand("bias")
     keeps_bias = fused is not None and fused.dtype == "any"
     yield "return Prepared("

@@ -139,20 +139,15 @@ def against(catalogue: ir.Catalogue, history: History, editions: Iterable[Editio
     kernels = {
         (kernel.library, kernel.name): _kernel_fit(kernel, given, history)
         for kernel in catalogue.kernels
-        if library_of(kernel) == library
+        if kernel.package == library
     }
     backends = [
         _backend_fit(scheme.name, backend, [kernels[key] for key in used], library, given)
         for scheme in catalogue.schemes
         for backend in scheme.backends
-        if (used := [(k.library, k.name) for k in backend.kernels if library_of(k) == library])
+        if (used := [(k.library, k.name) for k in backend.kernels if k.package == library])
     ]
     return Matrix(history, given, tuple(kernels.values()), tuple(backends))
-
-
-def library_of(kernel: ir.Kernel) -> str:
-    """The package that a kernel is imported from."""
-    return kernel.symbols[0].split(".")[0]
 
 
 def _kernel_fit(kernel: ir.Kernel, editions: Iterable[Edition], history: History) -> KernelFit:

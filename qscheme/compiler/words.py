@@ -92,11 +92,12 @@ Granularity: TypeAlias = Literal[
 ]
 Storage: TypeAlias = Literal["bytes", "fp4x2", "e8m0"]
 ScaleLayout: TypeAlias = Literal[
-    "row_major", "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8"
-]
+    "row_major", "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8",
+    "swizzle_32_4_4",
+]  # fmt: skip
 Layout: TypeAlias = Literal[
     "row_major", "transposed", "shuffle_16x16",
-    "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8",
+    "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8", "swizzle_32_4_4",
 ]  # fmt: skip
 QuantizerRole: TypeAlias = Literal["x", "codes_dtype", "fp8_dtype", "input_scale", "input_global_scale", "activation"]
 GemmRole: TypeAlias = Literal[

@@ -1,7 +1,7 @@
 """Repair what Triton 3.9's CPU interpreter gets wrong about narrow floating point, so that kernels round as on a GPU.
 
-It stores bfloat16 as integers: arithmetic and comparisons on bfloat16 then work on the bits, so that adding a bfloat16
-bias gives nonsense. It converts float32 to bfloat16 and to fp8 by cutting bits off, where GPUs round to nearest even.
+It stores bfloat16 as integers: arithmetic, comparisons, products and conversions of integers then work on the bits, so
+that adding a bfloat16 bias gives nonsense. It converts float32 to bfloat16 and to fp8 by cutting bits off, where GPUs round to nearest even.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TORCH = {
 
 
 def repair() -> None:
-    """Make conversions round to nearest even and bfloat16 arithmetic go through float32."""
+    """Make conversions round to nearest even, and bfloat16 arithmetic and products go through float32."""
     interpreter = importlib.import_module("triton.runtime.interpreter")
     language = importlib.import_module("triton.language")
     cut = interpreter._convert_float
@@ -64,6 +64,22 @@ def repair() -> None:
 
     for name in ("unary_op", "binary_op", "ternary_op"):
         setattr(builder, name, through_float32(getattr(builder, name)))
+    cast, dot = builder.cast_impl, builder.create_dot
+
+    def cast_whole(self: Any, source: Any, target: Any) -> Any:
+        kinds = source.dtype.scalar, target.scalar
+        if language.bfloat16 in kinds and language.float32 not in kinds:
+            return cast(self, cast(self, source, language.float32), target)
+        return cast(self, source, target)
+
+    def dot_of_values(self: Any, first: Any, second: Any, *rest: Any) -> Any:
+        wide = [
+            cast(self, operand, language.float32) if operand.dtype.scalar == language.bfloat16 else operand
+            for operand in (first, second)
+        ]
+        return dot(self, *wide, *rest)
+
+    builder.cast_impl, builder.create_dot = cast_whole, dot_of_values
 
 
 def record() -> None:
