@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qscheme.numerics import decode_e8m0
 from qscheme.packing import pack_integers, unpack_integers
+from qscheme.words import ALONG_K, k_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -287,6 +288,8 @@ def repacked(weight: Tensor, element: Format, stored: Packing, read: Packing) ->
 
     See `qscheme.packing.pack_integers`. Repacked the other way round, it is the weight again.
     """
+    if {stored, read} <= {*ALONG_K} and k_first(stored) != k_first(read):
+        return weight.t().contiguous()
     return pack_integers(unpack_integers(weight, element, stored), element, read)
 
 

@@ -41,6 +41,9 @@ WORDS: dict[Packing, Words] = {
 """Every packing but `plain`: compressed-tensors 0.20 `pack-quantized`, AutoAWQ 0.2.9 `gemm`, AMD Quark 0.13 `reorder`,
 AutoGPTQ 0.7 and GPTQModel with `checkpoint_format: gptq`, GPTQModel with `gptq_v2`."""
 
+ALONG_K = tuple(packing for packing, words in WORDS.items() if words.along == "k")
+"""Packings whose words of the weight are the same, but for which way they lie."""
+
 
 def codes_together(element: Format, packing: Packing) -> tuple[int, int]:
     """What N and K are multiples of where the weight and its zero points are stored as this packing says.
