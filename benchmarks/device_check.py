@@ -157,7 +157,7 @@ def print_checks(rows: Sequence[Result], refused: Sequence[Result]) -> None:
         worst = [
             max((error["x"]["whole"] for error in every), default=None),
             max((error["x"]["row"] for error in every), default=None),
-            max((error["codes"]["row"] for error in every), default=None),
+            max((error["codes"]["row"] for error in every if "codes" in error), default=None),
             max((error["full"] for error in every), default=None),
             graph.get("x", {}).get("row"),
             graph.get("refresh", {}).get("row"),

@@ -164,9 +164,11 @@ def errors(
     """The errors of one layer for each number of rows: of x, of codes, and against the x that was not quantized."""
     layer = random_layer(scheme, n, k, bias, dtype)
     bound = bound_to(layer.to(device), backend, facts)
-    allowed = FULL[scheme.activation.format] * (2 if bound.activation.rule.round == "truncate" else 1)
+    activation, allowed = bound.activation, QUANTIZED
+    if scheme.activation is not None and activation is not None:
+        allowed = FULL[scheme.activation.format] * (2 if activation.rule.round == "truncate" else 1)
+        found["rule"] = list(activation.rule)
     shape: Result = {"n": n, "k": k, "bias": bias, "dtype": str(dtype), "allowed_full": allowed, "rows": {}}
-    found["rule"] = list(bound.activation.rule)
     found["shapes"].append(shape)
     loose = not exact(backend)
     for m in rows:
@@ -187,13 +189,12 @@ def one_error(
     poison(m, n, device, dtype)
     y = bound(x.to(device))
     poison(m, n, device, dtype)
-    of_codes = bound(right.codes.to(device), x_scale=right.scale.to(device))
     full = whole_error(y, product(x.double(), layer))
-    shape["rows"][m] = {
-        "x": judged(found, at, y, right, loose),
-        "codes": judged(found, f"{at}, quantized codes", of_codes, right, slack=False),
-        "full": full,
-    }
+    shape["rows"][m] = {"x": judged(found, at, y, right, loose), "full": full}
+    of_codes = y
+    if scheme.activation is not None:
+        of_codes = bound(right.codes.to(device), x_scale=right.scale.to(device))
+        shape["rows"][m]["codes"] = judged(found, f"{at}, quantized codes", of_codes, right, slack=False)
     if not full <= allowed:
         found["failures"].append(f"{at}: {full:.4g} off the x that was not quantized, allowed {allowed}")
     if y.dtype != dtype or of_codes.dtype != dtype:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qscheme.types import Activation, Operand, Rule, Scheme
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+FORMATS = ("int8", "fp8_e4m3", "fp4_e2m1", "int4")
 FULL = {"int8": 0.03, "fp8_e4m3": 0.04, "fp4_e2m1": 0.18}
 """What the relative error against the x that was not quantized may be, by the activation's format; a quantizer that
 truncates may have twice that."""
@@ -29,6 +30,8 @@ class RandomLayer:
     bias: Tensor | None
     out_dtype: torch.dtype
     values: Tensor
+    weight_global_scale: Tensor | None = None
+    weight_zero_point: Tensor | None = None
     name: str = "random"
 
     def to(self, device: torch.device) -> RandomLayer:
@@ -36,19 +39,22 @@ class RandomLayer:
         moved = {
             name: None if tensor is None else tensor.detach().clone().to(device)
             for name, tensor in vars(self).items()
-            if name in ("weight", "weight_scale", "input_scale", "bias")
+            if name in ("weight", "weight_scale", "input_scale", "bias", "weight_global_scale", "weight_zero_point")
         }
         return RandomLayer(**{**vars(self), **moved})
 
 
 def unmodelled(scheme: Scheme) -> str | None:
     """What the model here does not know of a scheme's operands; None if it knows all."""
-    for word, operand in (("activation", scheme.activation), ("weight", scheme.weight)):
-        if operand is None:
-            return "the float64 model does not know layers whose activation is not quantized"
-        known = operand.format in FULL and operand.scale in ("fp32", "e8m0") and operand.packing == "plain"
-        if not known or not operand.symmetric or operand.global_scale is not None:
-            return f"the float64 model does not know its {word}: {operand.format} with {operand.scale} scales"
+    activation, weight = scheme.activation, scheme.weight
+    if activation is not None:
+        known = activation.format in FULL and activation.scale in ("fp32", "e8m0") and activation.symmetric
+        if not known:
+            return f"the float64 model does not know its activation: {activation.format} with {activation.scale} scales"
+    packing = "int32_columns" if weight.format == "int4" else "plain"
+    scales = ("fp32", "e8m0", "e4m3") if activation is None else ("fp32", "e8m0")
+    if weight.format not in FORMATS or weight.scale not in scales or weight.packing != packing:
+        return f"the float64 model does not know its weight: {weight.format} with {weight.scale} scales"
     return None
 
 
@@ -56,7 +62,7 @@ def random_layer(scheme: Scheme, n: int, k: int, bias: bool, out_dtype: torch.dt
     """A layer of a scheme whose scales differ by up to 64 times from tile to tile; y is about as large as x."""
     operand = scheme.weight
     codes = _random_codes(operand.format, n, k)
-    plain = values_of(codes)
+    plain = values_of(codes, operand.format)
     base = 1 / (float(plain.pow(2).mean().sqrt()) * math.sqrt(k))
     shape = grid(n, k, operand.granularity)
     spread = torch.rand(shape) * 6 - 3 if math.prod(shape) > 1 else torch.zeros(shape)
@@ -65,21 +71,29 @@ def random_layer(scheme: Scheme, n: int, k: int, bias: bool, out_dtype: torch.dt
         scale = (spread + math.log2(base)).round().add(127).clamp(0, 254).to(torch.uint8)
     else:
         scale = torch.exp2(spread) * base
+    outer, zero = None, None
+    if operand.global_scale is not None:
+        outer = torch.tensor([2.0**8 if operand.global_scale == "divide" else 2.0**-8])
+        scale = (scale * 2.0**8).to(torch.float8_e4m3fn)
+    if not operand.symmetric:
+        zero = torch.randint(-8, 8, shape, dtype=torch.int8)
+        plain = plain - tiles(zero.double(), n, k, operand.granularity)
     values = plain * tiles(scale_values(scale), n, k, operand.granularity)
+    values = values * 2.0**-8 if outer is not None else values
     added = torch.randn(n) * values.norm(dim=1).mean().float() if bias else None
     given = None
-    if scheme.activation.mode == "static":
+    if scheme.activation is not None and scheme.activation.mode == "static":
         given = torch.tensor([4.0 / scheme.activation.rule.max])
     flat = scale.reshape(1) if operand.granularity == "per_tensor" else scale
     return RandomLayer(
-        scheme.name, codes, flat, given, None if added is None else added.to(out_dtype), out_dtype, values
+        scheme.name, codes, flat, given, None if added is None else added.to(out_dtype), out_dtype, values, outer, zero
     )
 
 
 def random_x(scheme: Scheme, m: int, k: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """x [M, K] whose rows and blocks of 32 differ in size where scales can follow; the last of many rows is zero."""
     x = torch.randn(m, k)
-    if scheme.activation.granularity != "per_tensor":
+    if scheme.activation is not None and scheme.activation.granularity != "per_tensor":
         x = x * torch.pow(10.0, torch.rand(m, 1) * 2 - 1)
         x = x * torch.exp2(torch.rand(m, -(-k // 32)) * 3 - 1.5).repeat_interleave(32, dim=1)[:, :k]
     if m > 2:
@@ -102,8 +116,11 @@ class Expected:
     slack: Tensor
 
 
-def expected(x: Tensor, layer: RandomLayer, operand: Operand, activation: Activation) -> Expected:
-    """What a layer makes of x [M, K] by the rule that a bound function says its quantizer has."""
+def expected(x: Tensor, layer: RandomLayer, operand: Operand | None, activation: Activation | None) -> Expected:
+    """What a layer makes of x [M, K] by the rule that a bound function says its quantizer has, or of x as it is."""
+    if operand is None or activation is None:
+        y = product(x.detach().cpu().double(), layer)
+        return Expected(x, torch.ones(()), y, torch.zeros(len(x), dtype=torch.float64))
     rule, fnuz = activation.rule, activation.codes_dtype == torch.float8_e4m3fnuz
     given = layer.input_scale
     largest = _largest(rule, operand.format, fnuz)
@@ -166,9 +183,12 @@ def whole_error(found: Tensor, right: Tensor) -> float:
     return float((found - right).norm()) / (float(right.norm()) or 1.0)
 
 
-def values_of(codes: Tensor) -> Tensor:
-    """float64 of int8, FP8 or packed E2M1 codes; the even column is in the low nibble."""
+def values_of(codes: Tensor, element: str = "") -> Tensor:
+    """float64 of int8, FP8, packed E2M1 or packed INT4 codes; the even column is in the low nibble."""
     codes = codes.detach().cpu()
+    if element == "int4":
+        stored = codes.view(torch.uint8)
+        return torch.stack((stored & 15, stored >> 4), dim=-1).flatten(-2).double() - 8
     if codes.dtype != torch.uint8:
         return codes.double()
     table = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=torch.float64)
@@ -214,8 +234,9 @@ def _tile_maxima(magnitudes: Tensor, granularity: str) -> Tensor:
 def _random_codes(element: str, n: int, k: int) -> Tensor:
     if element == "int8":
         return torch.randint(-127, 128, (n, k), dtype=torch.int8)
-    if element == "fp4_e2m1":
-        return torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
+    if element in ("fp4_e2m1", "int4"):
+        stored = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
+        return stored.view(torch.int32) if element == "int4" else stored
     magnitudes = torch.randint(0, 0x7F, (n, k), dtype=torch.uint8)
     return (magnitudes | torch.randint(0, 2, (n, k), dtype=torch.uint8) << 7).view(torch.float8_e4m3fn)
 

@@ -25,6 +25,7 @@ from qscheme.compiler.verify import against
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "proof.md"
 EMULATED, INTERPRETED, ON_PAPER = "test_bindings_emulated", "test_bindings_interpreted", "test_bindings_releases"
+TORCH, WEIGHT_ONLY = "test_torch_on_paper", "test_weight_only"
 Key = tuple[str, str]
 
 
@@ -33,7 +34,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     if not options.check:
-        modules = [f"tests/{name}.py" for name in (EMULATED, INTERPRETED, ON_PAPER)]
+        modules = [f"tests/{name}.py" for name in (EMULATED, INTERPRETED, ON_PAPER, TORCH, WEIGHT_ONLY)]
         found = subprocess.run([sys.executable, "-m", "pytest", *modules, "-p", "no:cacheprovider"], cwd=ROOT)
         if found.returncode:
             print("a rung does not hold; docs/proof.md is left as it is", file=sys.stderr)
@@ -53,6 +54,7 @@ def page() -> str:
     assert not problems, problems
     of_releases = releases(catalogue)
     emulated, interpreted = cases(EMULATED), cases(INTERPRETED)
+    papers, own = on_paper(), of_our_own()
     devices = [json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "proof").glob("*.json"))]
     lines = [INTRODUCTION.rstrip(), ""]
     lines += [
@@ -65,8 +67,8 @@ def page() -> str:
             of_aiter = any(kernel.symbols[0].startswith("aiter.") for kernel in backend.kernels)
             row = [
                 of_releases.get(key, "not AITER's") if of_aiter else "not AITER's",
-                held(emulated.get(key)) if of_aiter else "not AITER's",
-                held(interpreted.get(key)) if of_aiter else "not AITER's",
+                held(emulated.get(key)) if of_aiter else papers.get(key, "not AITER's"),
+                held(interpreted.get(key)) if of_aiter else own.get(key, "not AITER's"),
                 "; ".join(filter(None, (on_gpu(device, key) for device in devices))) or "no",
             ]
             lines.append(f"| {scheme.name} | {backend.name} | {' | '.join(row)} |")
@@ -94,6 +96,21 @@ def cases(module: str) -> dict[Key, list[Any]]:
     for arch, case in loaded.RUN:
         found.setdefault((case.scheme, case.backend), []).append((arch, case))
     return found
+
+
+def on_paper() -> dict[Key, str]:
+    """The backends of torch that are called on paper."""
+    loaded = importlib.import_module(TORCH)
+    return {
+        (scheme, backend): f"torch on paper, {', '.join(arches)}: {len(arches) * len(loaded.ROWS)} calls"
+        for scheme, backend, arches, _ in loaded.CASES
+    }
+
+
+def of_our_own() -> dict[Key, str]:
+    """The backends of our own Triton kernels."""
+    loaded = importlib.import_module(WEIGHT_ONLY)
+    return {(scheme, loaded.BACKEND): f"our own: {len(loaded.CASES)} calls" for scheme in loaded.SCHEMES}
 
 
 def held(rows: list[Any] | None) -> str:
@@ -155,10 +172,15 @@ their results.
    scale or a swapped argument gives wrong numbers: `python -m tests.mutation` flips each of them, one at a time, and shows that each is caught or
    equal byte for byte. Releases that PyPI does not have are called on paper, by fakes with their exact signatures.
 3. **AITER's real Triton kernels in Triton's CPU interpreter.** `python -m pytest tests/test_bindings_interpreted.py`. Where a backend's quantizer is compiled, the
-   reference quantizer of the same rule takes its place ("GEMM only").
+   reference quantizer of the same rule takes its place ("GEMM only"). qscheme's own Triton kernels run there too, every code and scale byte included:
+   `python -m pytest tests/test_weight_only.py`.
 4. **The same Triton kernels, and every other backend that can run there, on a GPU.** `python benchmarks/device_check.py`.
    A compiled or AITER quantizer may divide approximately, so codes that stand between two values may go either way: a row's bound grows by what they
    can change. Where AITER's default tile exceeds the GPU's shared memory, its kernel is run with fewer pipeline stages.
+
+torch's block-scaled products run on Blackwell and gfx950 alone. `python -m pytest tests/test_torch_on_paper.py` calls their bindings with a function of the
+same signature, which makes the checks of torch's source and computes in float64 from the bytes it is given, scales read by the formula of the cuBLAS
+documentation; the layout step is compared with torchao's.
 
 None of them runs AITER's compiled HIP, CK and assembly kernels on an MI300X or MI355X. On such a machine the fourth command does. Model accuracy (gsm8k)
 and throughput (tokens a second) were not measured.

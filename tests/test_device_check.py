@@ -25,7 +25,8 @@ import aiter_on_nvidia  # noqa: E402
 import device_errors  # noqa: E402
 import device_model  # noqa: E402
 
-SCHEMES = [name for name in load().schemes if device_model.unmodelled(load().scheme(name)) is None]
+MODELLED = [name for name in load().schemes if device_model.unmodelled(load().scheme(name)) is None]
+SCHEMES = [name for name in MODELLED if load().scheme(name).activation is not None]
 
 
 def activation(scheme: str) -> Activation:

@@ -157,28 +157,28 @@ TABLES = {
         prequantized     aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
     """,
     "mxfp4": """
-                         gfx942     gfx950        gfx1250       gfx1201    gfx1100    gfx90a     sm_90      cpu        gfx9999
-        untuned          reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
-        tuned            reference  aiter_asm     aiter_triton  reference  reference  reference  reference  reference  reference
-        aiter_absent     reference  reference     reference     reference  reference  reference  reference  reference  reference
-        aiter_off        reference  reference     reference     reference  reference  reference  reference  reference  reference
-        linear_off       reference  reference     reference     reference  reference  reference  reference  reference  reference
-        aiter_0.1.2      reference  reference     reference     reference  reference  reference  reference  reference  reference
-        aiter_0.1.8      reference  aiter_asm     reference     reference  reference  reference  reference  reference  reference
-        aiter_0.1.13     reference  aiter_asm     aiter_triton  reference  reference  reference  reference  reference  reference
-        preshuffled      reference  aiter_asm     aiter_triton  reference  reference  reference  reference  reference  reference
-        invariant        -          aiter_triton  aiter_triton  -          -          -          -          -          -
-        invariant_tuned  -          aiter_triton  aiter_triton  -          -          -          -          -          -
-        fp16             reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
-        fp32             reference  reference     reference     reference  reference  reference  reference  reference  reference
-        n_1000           reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
-        n_1006           reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
-        k_1056           reference  aiter_triton  aiter_triton  reference  reference  reference  reference  reference  reference
-        k_1008           reference  reference     reference     reference  reference  reference  reference  reference  reference
-        k_1006           reference  reference     reference     reference  reference  reference  reference  reference  reference
-        bias             reference  aiter_asm     aiter_triton  reference  reference  reference  reference  reference  reference
-        rotated          reference  aiter_asm     aiter_triton  reference  reference  reference  reference  reference  reference
-        prequantized     reference  aiter_asm     aiter_triton  reference  reference  reference  reference  reference  reference
+                         gfx942     gfx950                              gfx1250       gfx1201    gfx1100    gfx90a     sm_90      cpu        gfx9999
+        untuned          reference  aiter_triton                        aiter_triton  reference  reference  reference  reference  reference  reference
+        tuned            reference  aiter_asm                           aiter_triton  reference  reference  reference  reference  reference  reference
+        aiter_absent     reference  torch_scaled_mm_mxfp4_plain_scales  reference     reference  reference  reference  reference  reference  reference
+        aiter_off        reference  torch_scaled_mm_mxfp4_plain_scales  reference     reference  reference  reference  reference  reference  reference
+        linear_off       reference  torch_scaled_mm_mxfp4_plain_scales  reference     reference  reference  reference  reference  reference  reference
+        aiter_0.1.2      reference  torch_scaled_mm_mxfp4_plain_scales  reference     reference  reference  reference  reference  reference  reference
+        aiter_0.1.8      reference  aiter_asm                           reference     reference  reference  reference  reference  reference  reference
+        aiter_0.1.13     reference  aiter_asm                           aiter_triton  reference  reference  reference  reference  reference  reference
+        preshuffled      reference  aiter_asm                           aiter_triton  reference  reference  reference  reference  reference  reference
+        invariant        -          aiter_triton                        aiter_triton  -          -          -          -          -          -
+        invariant_tuned  -          aiter_triton                        aiter_triton  -          -          -          -          -          -
+        fp16             reference  aiter_triton                        aiter_triton  reference  reference  reference  reference  reference  reference
+        fp32             reference  reference                           reference     reference  reference  reference  reference  reference  reference
+        n_1000           reference  aiter_triton                        aiter_triton  reference  reference  reference  reference  reference  reference
+        n_1006           reference  aiter_triton                        aiter_triton  reference  reference  reference  reference  reference  reference
+        k_1056           reference  aiter_triton                        aiter_triton  reference  reference  reference  reference  reference  reference
+        k_1008           reference  reference                           reference     reference  reference  reference  reference  reference  reference
+        k_1006           reference  reference                           reference     reference  reference  reference  reference  reference  reference
+        bias             reference  aiter_asm                           aiter_triton  reference  reference  reference  reference  reference  reference
+        rotated          reference  aiter_asm                           aiter_triton  reference  reference  reference  reference  reference  reference
+        prequantized     reference  aiter_asm                           aiter_triton  reference  reference  reference  reference  reference  reference
     """,
 }
 
@@ -204,11 +204,29 @@ OTHERS = {
         aiter_absent  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  reference  torch_scaled_mm  torch_scaled_mm  reference
     """,
     "int4_w4a16_g128": """
-                   gfx942     gfx950     gfx1201    sm_90      cpu        gfx9999
-        tuned      reference  reference  reference  reference  reference  reference
-        fp32       reference  reference  reference  reference  reference  reference
-        k_1056     reference  reference  reference  reference  reference  reference
-        invariant  -          -          -          -          -          -
+                   gfx942              gfx950              gfx1201             sm_90               cpu        gfx9999
+        tuned      triton_weight_only  triton_weight_only  triton_weight_only  triton_weight_only  reference  reference
+        fp32       triton_weight_only  triton_weight_only  triton_weight_only  triton_weight_only  reference  reference
+        k_1056     triton_weight_only  triton_weight_only  triton_weight_only  triton_weight_only  reference  reference
+        invariant  triton_weight_only  triton_weight_only  triton_weight_only  triton_weight_only  -          -
+    """,
+    "mxfp8": """
+                   gfx942     gfx950                              sm_90      sm_100                 sm_120                 cpu
+        untuned    reference  torch_scaled_mm_mxfp8_plain_scales  reference  torch_scaled_mm_mxfp8  torch_scaled_mm_mxfp8  reference
+        fp32       reference  reference                           reference  torch_scaled_mm_mxfp8  torch_scaled_mm_mxfp8  reference
+        n_1000     reference  reference                           reference  reference              reference              reference
+        k_1056     reference  reference                           reference  torch_scaled_mm_mxfp8  torch_scaled_mm_mxfp8  reference
+        bias       reference  torch_scaled_mm_mxfp8_plain_scales  reference  torch_scaled_mm_mxfp8  torch_scaled_mm_mxfp8  reference
+        invariant  -          -                                   -          -                      -                      -
+    """,
+    "nvfp4": """
+                   gfx942     gfx950     sm_90      sm_100                 sm_120                 cpu
+        untuned    reference  reference  reference  torch_scaled_mm_nvfp4  torch_scaled_mm_nvfp4  reference
+        fp32       reference  reference  reference  torch_scaled_mm_nvfp4  torch_scaled_mm_nvfp4  reference
+        n_1000     reference  reference  reference  reference              reference              reference
+        k_1056     reference  reference  reference  torch_scaled_mm_nvfp4  torch_scaled_mm_nvfp4  reference
+        bias       reference  reference  reference  torch_scaled_mm_nvfp4  torch_scaled_mm_nvfp4  reference
+        invariant  -          -          -          -                      -                      -
     """,
 }
 """The same for one scheme of each further kind, in the situations that matter to it."""

@@ -166,6 +166,44 @@ def test_unswizzling_what_is_not_whole_tiles_is_refused():
         layouts.unswizzle_e8m0_32x8(random_bytes(32, 12), 32, 12)
 
 
+# --- scales of torch's block-scaled products ------------------------------------------------------
+
+BLOCK_SHAPES = ((1, 1), (1, 5), (31, 8), (128, 4), (129, 3), (257, 16), (300, 9), (0, 3))
+
+
+@pytest.mark.parametrize(("rows", "columns"), BLOCK_SHAPES)
+def test_a_byte_of_a_128_by_4_tile_lies_where_the_formula_says_and_padding_is_zero(rows, columns):
+    scale = random_bytes(rows, columns) | 1
+    stored = layouts.swizzle_32_4_4(scale)
+    padded_rows, padded_columns = -(-rows // 128) * 128, -(-columns // 4) * 4
+    expected = torch.zeros(padded_rows * padded_columns, dtype=torch.uint8)
+    r, c = torch.arange(rows)[:, None], torch.arange(columns)[None, :]
+    tile = r // 128 * (padded_columns // 4) + c // 4
+    expected[tile * 512 + r % 32 * 16 + r // 32 % 4 * 4 + c % 4] = scale
+    assert torch.equal(expected.reshape(padded_rows, padded_columns), stored)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [shape for shape in BLOCK_SHAPES if shape[0]])
+def test_tiles_of_128_by_4_are_those_of_torchao(rows, columns):
+    blocked = importlib.import_module("torchao.prototype.mx_formats.utils")
+    scale = random_bytes(rows, columns)
+    assert torch.equal(blocked.to_blocked(scale), layouts.swizzle_32_4_4(scale).reshape(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e8m0fnu, FN])
+@pytest.mark.parametrize(("rows", "columns"), BLOCK_SHAPES)
+def test_unswizzling_128_by_4_undoes_swizzling(dtype, rows, columns):
+    scale = random_bytes(rows, columns).view(dtype)
+    assert same_bytes(scale, layouts.unswizzle_32_4_4(layouts.swizzle_32_4_4(scale), rows, columns))
+
+
+def test_unswizzling_what_is_not_whole_tiles_of_128_by_4_is_refused():
+    with pytest.raises(ValueError, match="needs multiples of 128 rows and 4 columns that hold 129 x 4, found 128 x 4"):
+        layouts.unswizzle_32_4_4(random_bytes(128, 4), 129, 4)
+    with pytest.raises(ValueError, match="found 128 x 6"):
+        layouts.unswizzle_32_4_4(random_bytes(128, 6), 128, 6)
+
+
 # --- scale layouts -------------------------------------------------------------------------------
 
 
@@ -374,6 +412,8 @@ def test_views_share_memory_and_have_inverses(dtype):
         (layouts.swizzle_e8m0_32x8, random_bytes(33, 9)),
         (layouts.swizzle_e8m0_256x8, random_bytes(33, 9)),
         (lambda x: layouts.unswizzle_e8m0_32x8(x, 33, 9), random_bytes(64, 16)),
+        (layouts.swizzle_32_4_4, random_bytes(33, 9)),
+        (lambda x: layouts.unswizzle_32_4_4(x, 33, 9), random_bytes(128, 12)),
         (layouts.k_major, torch.randn(5, 3)),
         (layouts.from_k_major, torch.randn(5, 3)),
         (layouts.column_major, torch.randn(1, 3)),

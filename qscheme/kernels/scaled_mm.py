@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch.nn import functional
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 SCALES = [functional.ScalingType.BlockWise1x16, functional.ScalingType.TensorWise]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import torch
-import triton
 from torch import Tensor
-from triton import language
 
-from qscheme.kernels.weight_only_programs import add_up, multiply
+from qscheme.kernels.programs import weight_only as programs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Program(Protocol):
+    """A Triton program: of a grid, the function that launches it."""
+
+    def __getitem__(self, grid: tuple[int, int]) -> Callable[..., object]: ...
+
+
+multiply = cast("Program", vars(programs)["multiply"])
+add_up = cast("Program", vars(programs)["add_up"])
 
 
 class Tile(NamedTuple):
@@ -44,12 +55,8 @@ PROGRAMS = 256
 """How many programs keep a large GPU busy; fewer tiles than that are split along K."""
 
 NEIGHBOURS = 8
-FLOATS = {
-    torch.bfloat16: language.bfloat16,
-    torch.float16: language.float16,
-    torch.float32: language.float16,
-}
-"""The float that codes are decoded to for each dtype of x; all of them hold every code exactly."""
+FLOATS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp16"}
+"""The float that codes are decoded to for each dtype of x; both hold every code exactly."""
 PACKED = ("fp4_e2m1", "int4")
 
 
@@ -82,15 +89,15 @@ def weight_only(
     tile = _tile(m, x.dtype, same_tile)
     place = _place(group, scale, x.dtype)
     deep = min(group, tile.deep) if place == "sum" else tile.deep
-    programs = triton.cdiv(m, tile.high) * triton.cdiv(n, tile.wide)
-    steps = triton.cdiv(k, deep)
-    parts = 1 if same_tile else max(1, min(PROGRAMS // programs, steps // 4))
-    part = triton.cdiv(steps, parts) * deep
-    parts = triton.cdiv(k, part)
+    tiles = -(-m // tile.high) * -(-n // tile.wide)
+    steps = -(-k // deep)
+    parts = 1 if same_tile else max(1, min(PROGRAMS // tiles, steps // 4))
+    part = -(-steps // parts) * deep
+    parts = -(-k // part)
     y = x.new_empty((m, n), dtype=output_dtype)
     zero = None if weight_zero_point is None else weight_zero_point.contiguous()
     sums = y if parts == 1 else x.new_empty((parts, m, n), dtype=torch.float32)
-    multiply[programs, parts](
+    multiply[tiles, parts](
         x, weight.view(torch.uint8), _bytes(weight_scale), zero, weight_global_scale, bias, sums,
         m, n, k, part,
         CODES=codes, SCALE=scale, GROUP=group, TALL=rows_of_scale, PLACE=place,
@@ -100,7 +107,7 @@ def weight_only(
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if parts > 1:
-        add_up[m, triton.cdiv(n, 1024)](
+        add_up[m, -(-n // 1024)](
             sums, weight_global_scale, bias, y, m, n, parts,
             OUTER=global_scale, BIAS=bias is not None, BLOCK=1024, num_warps=4,
         )  # fmt: skip
@@ -114,7 +121,7 @@ def _tile(m: int, dtype: torch.dtype, same_tile: bool) -> Tile:
 
 
 def _place(group: int, scale: str, dtype: torch.dtype) -> str:
-    """Where scales can be applied without a rounding: float16 holds E4M3 times E2M1, but not powers of two of any size."""
+    """Where scales are applied without a rounding: float16 holds E4M3 times E2M1, but not every power of two."""
     if not group:
         return "row"
     exact = scale == "e4m3" or (scale == "e8m0" and dtype != torch.float16)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from qscheme.kernels.decoding import decode, decode_scale
+from qscheme.kernels.programs.decoding import decode, decode_scale
 
 
 @triton.jit
@@ -21,6 +21,7 @@ def multiply(
     the whole sum. OUTER divides by a global scale, multiplies by it or has none. PARTIAL: the sums are stored as they
     are, float32 [parts, M, N], for `add_up`.
     """
+    decoded: tl.constexpr = tl.float16 if DECODED == "fp16" else tl.bfloat16
     across, down = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
     place = tl.program_id(0)
     width = NEIGHBOURS * down  # programs that run together share rows of x and of the weight
@@ -49,11 +50,11 @@ def multiply(
             within = in_columns[:, None] if EVEN_K else in_columns[:, None] & (half < stored_k)[None, :]
             stored = tl.load(weight_rows + half[None, :], mask=within, other=0)
             values = tl.interleave(
-                decode(stored & 0xF, zero, CODES, DECODED), decode(stored >> 4, zero, CODES, DECODED)
+                decode(stored & 0xF, zero, CODES, decoded), decode(stored >> 4, zero, CODES, decoded)
             )
         else:
             within = in_columns[:, None] if EVEN_K else in_columns[:, None] & (inner < k)[None, :]
-            values = decode(tl.load(weight_rows + inner[None, :], mask=within, other=0), zero, CODES, DECODED)
+            values = decode(tl.load(weight_rows + inner[None, :], mask=within, other=0), zero, CODES, decoded)
         if PLACE == "weight":
             count: tl.constexpr = BLOCK_K // GROUP
             group = begin // GROUP + tl.arange(0, count)

@@ -1,4 +1,4 @@
-"""Triton functions that decode stored codes and scales in registers, exactly, by moving bits and with 16-bit arithmetic."""
+"""Triton functions that decode stored codes and scales in registers, exactly, by moving bits."""
 
 import triton
 import triton.language as tl
@@ -41,8 +41,9 @@ def decode_scale(stored, SCALE: tl.constexpr):
     if SCALE == "e8m0":
         byte = stored.to(tl.int32)
         word = tl.where(byte == 0, 0x00400000, byte << 23)
-        return tl.where(byte == 255, 0x7FC00000, word).to(tl.float32, bitcast=True)
+        factors = tl.where(byte == 255, 0x7FC00000, word).to(tl.float32, bitcast=True)
     elif SCALE == "e4m3":
-        return decode(stored, tl.full((), 0, tl.int8), "fp8_e4m3", tl.float16).to(tl.float32)
+        factors = decode(stored, tl.full((), 0, tl.int8), "fp8_e4m3", tl.float16).to(tl.float32)
     else:
-        return stored
+        factors = stored
+    return factors
