@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qscheme.layouts import row_major
+from qscheme.layouts import expand_rows, repacked, row_major
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_reference import REFERENCE_LINEAR
+from .kernels_triton import WEIGHT_ONLY_INT4_CHANNEL_ASYM, WEIGHT_ONLY_INT4_CHANNEL_ASYM_SAME_TILE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
     from .kernels_reference import ReferenceLinear
+    from .kernels_triton import WeightOnlyInt4ChannelAsym, WeightOnlyInt4ChannelAsymSameTile
 
 WEIGHT: Final = Operand(
     format="int4",
@@ -25,6 +27,104 @@ WEIGHT: Final = Operand(
     symmetric=False,
     packing="gptq",
 )
+
+
+def why_not_triton_weight_only(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `triton_weight_only` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in (
+        "gfx90a",
+        "gfx942",
+        "gfx950",
+        "gfx1100",
+        "gfx1101",
+        "gfx1102",
+        "gfx1103",
+        "gfx1150",
+        "gfx1151",
+        "gfx1200",
+        "gfx1201",
+        "gfx1250",
+        "sm_80",
+        "sm_86",
+        "sm_89",
+        "sm_90",
+        "sm_100",
+        "sm_103",
+        "sm_120",
+    ):
+        reasons.append(
+            Reason(
+                "hardware",
+                "gfx90a, gfx942, gfx950, gfx1100, gfx1101, gfx1102, gfx1103, gfx1150, gfx1151, gfx1200, gfx1201, gfx1250, sm_80, sm_86, sm_89, sm_90, sm_100, sm_103 or sm_120",
+                facts.arch,
+            )
+        )
+    reasons += facts.lacks(WEIGHT_ONLY_INT4_CHANNEL_ASYM_SAME_TILE, WEIGHT_ONLY_INT4_CHANNEL_ASYM)
+    return reasons
+
+
+def prepare_triton_weight_only(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `triton_weight_only` reads."""
+    return Prepared(
+        backend="triton_weight_only",
+        weight=row_major(repacked(layer.weight, "int4", "gptq", "int32_columns")),
+        weight_scale=expand_rows(layer.weight_scale, layer.n),
+        input_scale=layer.input_scale,
+        bias=layer.bias,
+        weight_zero_point=layer.weight_zero_point,
+    )
+
+
+def bind_triton_weight_only(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    weight_only_int4_channel_asym_same_tile: WeightOnlyInt4ChannelAsymSameTile,
+    weight_only_int4_channel_asym: WeightOnlyInt4ChannelAsym,
+) -> tuple[Rows, QuantizedRows]:
+    """`triton_weight_only` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    bias = weights.bias
+    weight_zero_point = weights.weight_zero_point
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    if facts.batch_invariant:
+
+        def apply_batch_invariant(x: Tensor) -> Tensor:
+            return weight_only_int4_channel_asym_same_tile(
+                x=x,
+                weight=weight,
+                weight_scale=weight_scale,
+                weight_zero_point=weight_zero_point,
+                bias=bias,
+                output_dtype=dtype,
+                codes="int4",
+                scale="fp32",
+                group=0,
+                rows_of_scale=1,
+                same_tile=True,
+            )
+
+        return apply_batch_invariant, None
+
+    def apply(x: Tensor) -> Tensor:
+        return weight_only_int4_channel_asym(
+            x=x,
+            weight=weight,
+            weight_scale=weight_scale,
+            weight_zero_point=weight_zero_point,
+            bias=bias,
+            output_dtype=dtype,
+            codes="int4",
+            scale="fp32",
+            group=0,
+            rows_of_scale=1,
+            same_tile=False,
+        )
+
+    return apply, None
 
 
 def why_not_reference(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -82,6 +182,26 @@ SCHEME: Final = Scheme(
     stored_scales=("fp32",),
     producers=("AutoGPTQ and GPTQModel with group_size -1",),
     backends=(
+        Backend(
+            name="triton_weight_only",
+            why_not=why_not_triton_weight_only,
+            prepare=prepare_triton_weight_only,
+            bind=bind_triton_weight_only,
+            kernels=(
+                WEIGHT_ONLY_INT4_CHANNEL_ASYM_SAME_TILE,
+                WEIGHT_ONLY_INT4_CHANNEL_ASYM,
+            ),
+            quantizers=(),
+            calls=(
+                Call(
+                    when="batch_invariant on",
+                    quantize=None,
+                    gemm="triton.weight_only_int4_channel_asym_same_tile",
+                    batch_invariant=True,
+                ),
+                Call(when="always", quantize=None, gemm="triton.weight_only_int4_channel_asym"),
+            ),
+        ),
         Backend(
             name="reference",
             why_not=why_not_reference,

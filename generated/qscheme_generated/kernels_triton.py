@@ -1507,6 +1507,228 @@ WEIGHT_ONLY_INT8_G128_ASYM_SAME_TILE: Final = Kernel(
     opaque=opaque_weight_only_int8_g128_asym_same_tile,
 )
 
+
+def adapt_weight_only_int4_channel_asym(form: int, functions: tuple[object, ...]) -> WeightOnlyInt4ChannelAsym:
+    """`triton.weight_only_int4_channel_asym` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4ChannelAsym", functions[0])
+
+
+def opaque_weight_only_int4_channel_asym(kernel: Callable[..., object]) -> WeightOnlyInt4ChannelAsym:
+    """`triton.weight_only_int4_channel_asym` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt4ChannelAsym", opaque("triton_weight_only_int4_channel_asym", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT4_CHANNEL_ASYM: Final = Kernel(
+    name="triton.weight_only_int4_channel_asym",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_channel_asym,
+    opaque=opaque_weight_only_int4_channel_asym,
+)
+
+
+def adapt_weight_only_int4_channel_asym_same_tile(
+    form: int, functions: tuple[object, ...]
+) -> WeightOnlyInt4ChannelAsymSameTile:
+    """`triton.weight_only_int4_channel_asym_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4ChannelAsymSameTile", functions[0])
+
+
+def opaque_weight_only_int4_channel_asym_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt4ChannelAsymSameTile:
+    """`triton.weight_only_int4_channel_asym_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt4ChannelAsymSameTile",
+        opaque("triton_weight_only_int4_channel_asym_same_tile", schema, kernel, fake),
+    )
+
+
+WEIGHT_ONLY_INT4_CHANNEL_ASYM_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int4_channel_asym_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_channel_asym_same_tile,
+    opaque=opaque_weight_only_int4_channel_asym_same_tile,
+)
+
+
+def adapt_weight_only_int8_channel_asym(form: int, functions: tuple[object, ...]) -> WeightOnlyInt8ChannelAsym:
+    """`triton.weight_only_int8_channel_asym` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt8ChannelAsym", functions[0])
+
+
+def opaque_weight_only_int8_channel_asym(kernel: Callable[..., object]) -> WeightOnlyInt8ChannelAsym:
+    """`triton.weight_only_int8_channel_asym` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt8ChannelAsym", opaque("triton_weight_only_int8_channel_asym", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT8_CHANNEL_ASYM: Final = Kernel(
+    name="triton.weight_only_int8_channel_asym",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int8_channel_asym,
+    opaque=opaque_weight_only_int8_channel_asym,
+)
+
+
+def adapt_weight_only_int8_channel_asym_same_tile(
+    form: int, functions: tuple[object, ...]
+) -> WeightOnlyInt8ChannelAsymSameTile:
+    """`triton.weight_only_int8_channel_asym_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt8ChannelAsymSameTile", functions[0])
+
+
+def opaque_weight_only_int8_channel_asym_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt8ChannelAsymSameTile:
+    """`triton.weight_only_int8_channel_asym_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt8ChannelAsymSameTile",
+        opaque("triton_weight_only_int8_channel_asym_same_tile", schema, kernel, fake),
+    )
+
+
+WEIGHT_ONLY_INT8_CHANNEL_ASYM_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int8_channel_asym_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int8_channel_asym_same_tile,
+    opaque=opaque_weight_only_int8_channel_asym_same_tile,
+)
+
 if TYPE_CHECKING:
 
     class WeightOnlyFp8(Protocol):
@@ -2007,6 +2229,82 @@ if TYPE_CHECKING:
         ) -> Tensor: ...
 
     class WeightOnlyInt8G128AsymSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4ChannelAsym(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4ChannelAsymSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt8ChannelAsym(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: codes [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt8ChannelAsymSameTile(Protocol):
         """`qscheme.kernels.weight_only.weight_only`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(
