@@ -148,7 +148,8 @@ def test_no_point_of_a_random_space_contradicts_lint(tmp_path: Path) -> None:
     outputs = ("bf16", "fp16", "fp32", "bf16, fp16", "fp16, fp32", "bf16, fp16, fp32")
     (tmp_path / "kernels").mkdir()
     text = "".join(KERNEL.format(name=f"out{at}", output=output) for at, output in enumerate(outputs))
-    (tmp_path / "kernels" / "fast.yaml").write_text(f"library: triton\ndistributions: [triton]\nkernels:\n{text}")
+    head = "library: triton\ndistributions: [triton, pytorch-triton-rocm, triton-rocm, pytorch-triton]\n"
+    (tmp_path / "kernels" / "fast.yaml").write_text(f"{head}kernels:\n{text}")
     names = tuple(switch.name for switch in load(None).switches.values() if switch.name != "batch_invariant")
     archs = ("gfx942", "gfx950", "sm_90")
     stated: dict[str, list[dict[str, object]]] = {}
