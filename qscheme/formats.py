@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from qscheme.packing import pack_integers, unpack_integers
+from qscheme.words import INTEGER_BITS
+
 if TYPE_CHECKING:
     from qscheme.types import Format, Operand, Packing, Rounding, ScaleFormat
 
@@ -41,13 +44,8 @@ E5M3 = FloatFormat(5, 3, 114688.0)
 PACKED: dict[str, tuple[int, int]] = {"fp4_e2m1": (2, 1), "fp6_e2m3": (4, 3), "fp6_e3m2": (4, 3)}
 """Formats whose codes share bytes: how many codes stand in how many bytes."""
 
-WORDS = 8
-"""How many INT4 codes stand in an int32."""
-
 FLOAT_FORMATS: dict[Format, FloatFormat] = {"fp4_e2m1": E2M1, "fp6_e2m3": E2M3, "fp6_e3m2": E3M2, "fp8_e4m3": E4M3}
 """Of elements. E4M3FNUZ has the exponent bias 8, the largest value 240 and no -0; a torch dtype tells the two apart."""
-
-INTEGER_BITS: dict[Format, int] = {"int8": 8, "int4": 4}
 
 
 def integer_range(element: Format, largest: float) -> tuple[int, int]:
@@ -63,7 +61,7 @@ def integer_range(element: Format, largest: float) -> tuple[int, int]:
 def encode(scaled: Tensor, operand: Operand, largest: float, fp8: torch.dtype) -> Tensor:
     """What is stored for scaled values float32 [R, K] of an operand's format, clamped to `largest`.
 
-    int8: int8 [R, K]. int4: int8 [R, K], or int32 as `pack_int4` says. fp8_e4m3: dtype `fp8` [R, K].
+    int8, int4: int8 [R, K], or int32 as `pack_integers` says. fp8_e4m3: dtype `fp8` [R, K].
     fp4_e2m1: uint8 [R, K/2]. fp6: uint8 [R, 3 K/4]. NaN stays NaN in FP8 and becomes code 0 elsewhere.
     """
     rounding = operand.rule.round
@@ -87,8 +85,8 @@ def decode(stored: Tensor, operand: Operand) -> Tensor:
         return unpack_e2m1(stored)
     if operand.format in ("fp6_e2m3", "fp6_e3m2"):
         return decode_float(unpack_fp6(stored), FLOAT_FORMATS[operand.format])
-    if operand.format == "int4":
-        stored = unpack_int4(stored, operand.packing)
+    if operand.format in INTEGER_BITS:
+        stored = unpack_integers(stored, operand.format, operand.packing)
     return stored.to(torch.float32)
 
 
@@ -130,11 +128,11 @@ def decode_float(codes: Tensor, form: FloatFormat) -> Tensor:
 
 
 def pack_codes(codes: Tensor, element: Format, packing: Packing = "plain") -> Tensor:
-    """Codes [R, K], one to a byte, as checkpoints store that format; INT8 and FP8 codes are stored as they are."""
+    """Codes [R, K], one to a byte, as checkpoints store that format; FP8 codes are stored as they are."""
     if element == "fp4_e2m1":
         return pack_e2m1(codes)
-    if element == "int4":
-        return pack_int4(codes, packing)
+    if element in INTEGER_BITS:
+        return pack_integers(codes, element, packing)
     return pack_fp6(codes) if element in ("fp6_e2m3", "fp6_e3m2") else codes
 
 
@@ -175,51 +173,6 @@ def unpack_fp6(stored: Tensor) -> Tensor:
     return codes.reshape(rows, 4 * (columns // 3)).to(torch.uint8)
 
 
-def pack_int4(codes: Tensor, packing: Packing) -> Tensor:
-    """Codes -8..7, int8 [N, K], as checkpoints store them; the nibbles of an int32 hold code + 8, the lowest first.
-
-    plain: the codes themselves. int32_columns: int32 [N, K/8], column 8 j + i in nibble i of word j
-    (compressed-tensors 0.20). int32_rows: int32 [K, N/8], rows 8 j + (0, 2, 4, 6, 1, 3, 5, 7) in the nibbles of word j
-    (AutoAWQ 0.2.9). AMD Quark 0.13 has the latter order with two's complement nibbles: its words are these ones with
-    bit 3 of every nibble flipped. Raises ValueError unless the packed side is a multiple of 8.
-    """
-    if packing == "plain":
-        return codes
-    nibbles = codes.to(torch.int32) + 8
-    if packing == "int32_rows":
-        nibbles = nibbles.t()
-    rows, columns = nibbles.shape
-    if columns % 8:
-        raise ValueError(f"pack_int4: {packing} needs a multiple of 8, found {columns} in {list(codes.shape)}")
-    if packing == "int32_rows":
-        nibbles = nibbles.reshape(rows, columns // 8, 4, 2).transpose(2, 3)
-    words = nibbles.reshape(rows, columns // 8, 8) << _shifts(codes)
-    return words.sum(dim=2, dtype=torch.int32)
-
-
-def unpack_int4(stored: Tensor, packing: Packing) -> Tensor:
-    """Codes int8 [N, K] of what `pack_int4` stores: int8 [N, K], int32 [N, K/8] or int32 [K, N/8]."""
-    if packing == "plain":
-        return stored
-    rows, words = stored.shape
-    nibbles = (stored[:, :, None] >> _shifts(stored)) & 15
-    if packing == "int32_rows":
-        nibbles = nibbles.reshape(rows, words, 2, 4).transpose(2, 3)
-    codes = (nibbles.reshape(rows, 8 * words) - 8).to(torch.int8)
-    return codes.t().contiguous() if packing == "int32_rows" else codes
-
-
-def unpack_zero_points(stored: Tensor, packing: Packing) -> Tensor:
-    """Zero points int8 [N, K/G] of INT4 codes -8..7, as checkpoints store them beside the codes.
-
-    plain: as they are. int32_columns: int32 [N/8, K/G], row 8 j + i in nibble i (compressed-tensors 0.20). int32_rows:
-    int32 [K/G, N/8] in the order of the codes (AutoAWQ 0.2.9).
-    """
-    if packing == "int32_columns":
-        return unpack_int4(stored.t(), packing).t().contiguous()
-    return unpack_int4(stored, packing)
-
-
 def encode_scale(scales: Tensor, form: ScaleFormat) -> Tensor:
     """Positive float32 scales in their storage format, rounded to nearest even and clamped to its largest value.
 
@@ -251,11 +204,6 @@ def decode_e8m0(stored: Tensor) -> Tensor:
 def encode_e8m0(powers: Tensor) -> Tensor:
     """E8M0 bytes uint8 of float32 powers of two from 2**-127 to 2**127; NaN and infinity give 255, zero gives 0."""
     return ((powers.to(torch.float32).view(torch.int32) >> 23) & 255).to(torch.uint8)
-
-
-def _shifts(like: Tensor) -> Tensor:
-    """Where the eight nibbles of an int32 begin."""
-    return torch.arange(0, 32, 4, dtype=torch.int32, device=like.device)
 
 
 def _nibbles(stored: Tensor) -> Tensor:

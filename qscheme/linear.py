@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from qscheme.errors import InvalidLayer
-from qscheme.formats import PACKED, WORDS
+from qscheme.formats import PACKED
 from qscheme.numerics import find_global_scale, quantize_asymmetric, rotate_hadamard
 from qscheme.numerics import quantize as quantize_rows
 from qscheme.operands import ROTATION
+from qscheme.packing import pack_zero_points
 from qscheme.selection import dispatch
 from qscheme.tables import Tables, load
+from qscheme.words import WORDS, codes_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qscheme.binding import Bound
-    from qscheme.types import Facts, Scheme
+    from qscheme.types import Facts, Operand, Scheme
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
@@ -141,7 +143,7 @@ def quantize(
     full_in_features: int | None = None,
     tables: Tables | ModuleType | str | None = None,
 ) -> Linear:
-    """A quantized layer from a float one, by the scheme's own weight rule.
+    """A quantized layer from a float one, by the scheme's own weight rule, its tensors as checkpoints store them.
 
     input_scale: the activation's static scale, for schemes that have one. input_global_scale: likewise the scale over
     the activation's own, for schemes with two levels of scales. rotation: 32 to rotate the weight by
@@ -154,24 +156,13 @@ def quantize(
     weight = layer.weight.detach()
     n, k = weight.shape
     _check_given(found, name, input_scale, input_global_scale)
-    codes_together = WORDS if operand.packing == "int32_columns" else PACKED.get(operand.format, (1, 1))[0]
-    if k % codes_together:
-        needs = (
-            "an even K, as two codes share a byte"
-            if codes_together == 2
-            else f"K a multiple of {codes_together}, as {codes_together} codes are stored together"
-        )
-        raise InvalidLayer(name, "weight", needs, f"K = {k}")
+    _check_sizes(operand, name, n, k)
     if rotation is not None and (rotation != ROTATION or k % rotation):
         needs = f"None or {ROTATION}, and K a multiple of it"
         raise InvalidLayer(name, "rotation", needs, f"{rotation} and K = {k}")
     turned = rotate_hadamard(weight, rotation) if rotation else weight
     outer = None if operand.global_scale is None else find_global_scale(turned, operand)
-    zero_point = None
-    if operand.symmetric:
-        codes, scale = quantize_rows(turned, operand, global_scale=outer)
-    else:
-        codes, scale, zero_point = quantize_asymmetric(turned, operand)
+    codes, scale, zero_point = _stored(turned, operand, outer)
     bias = cast("Tensor | None", layer.bias)
     static, over = (
         None if given is None else torch.as_tensor(given, dtype=torch.float32, device=weight.device)
@@ -195,6 +186,41 @@ def quantize(
         full_in_features=full_in_features,
         tables=tables,
     )
+
+
+def _stored(weight: Tensor, operand: Operand, outer: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The codes, scale and zero point of a weight [N, K] as the operand's packing says.
+
+    Where scales are stored in 16 bits, codes are made for the rounded scale, as AutoAWQ and AutoGPTQ do.
+    """
+
+    def quantized(scale: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
+        if operand.symmetric:
+            return *quantize_rows(weight, operand, scale=scale, global_scale=outer), None
+        return quantize_asymmetric(weight, operand, scale=scale)
+
+    codes, scale, zero_point = quantized()
+    stored = None if operand.packing == "plain" else WORDS[operand.packing].scales
+    if stored is not None:
+        dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[stored]
+        rounded = scale.clamp(max=torch.finfo(dtype).max).to(dtype)
+        codes, _, zero_point = quantized(rounded.float())
+        scale = rounded.t().contiguous()
+    if zero_point is not None:
+        zero_point = pack_zero_points(zero_point, operand.format, operand.packing)
+    return codes, scale, zero_point
+
+
+def _check_sizes(operand: Operand, name: str, n: int, k: int) -> None:
+    """Raises InvalidLayer for a weight that does not fill the bytes or words in which its codes are stored."""
+    rows, columns = codes_together(operand.format, operand.packing)
+    columns = max(columns, PACKED.get(operand.format, (1, 1))[0])
+    for side, length, together in (("N", n, rows), ("K", k, columns)):
+        if length % together:
+            needs = f"{side} a multiple of {together}, as {together} codes are stored together"
+            if together == 2:
+                needs = "an even K, as two codes share a byte"
+            raise InvalidLayer(name, "weight", needs, f"{side} = {length}")
 
 
 def _check_given(

@@ -11,7 +11,6 @@ from torch import Tensor
 from qscheme.formats import (
     E4M3,
     E5M3,
-    INTEGER_BITS,
     decode,
     decode_e5m3,
     decode_e8m0,
@@ -26,6 +25,7 @@ from qscheme.formats import (
 from qscheme.rotation import rotate_hadamard
 from qscheme.scale_rules import LARGEST_FLOAT32, largest_code, scale_of
 from qscheme.tiles import scale_shape, tile, tile_grid, tiled, untiled
+from qscheme.words import INTEGER_BITS
 
 if TYPE_CHECKING:
     from qscheme.types import Applying, Operand
@@ -59,8 +59,8 @@ def quantize(
 ) -> tuple[Tensor, Tensor]:
     """Codes and scale of x [R, K], where rows are tokens or output channels.
 
-    Codes: int8 [R, K]; FP8 [R, K] in dtype `fp8`; E2M1 uint8 [R, K/2] with the even column in the low nibble; FP6
-    uint8 [R, 3 K/4]; INT4 int8 [R, K] or int32 in the operand's packing.
+    Codes: FP8 [R, K] in dtype `fp8`; E2M1 uint8 [R, K/2] with the even column in the low nibble; FP6 uint8 [R, 3 K/4];
+    INT8 and INT4 int8 [R, K], or int32 in the operand's packing.
     Scale, in the shape of `scale_shape`: float32, uint8 bytes of E8M0 or E5M3, or float8_e4m3fn, as the operand says.
     An exponent rule for a float32 scale gives the power of two as float32. A given `scale` is used as it is, and comes
     back in that shape. Everything is computed in float32; ragged tiles look at real elements only.

@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 from qscheme.errors import InvalidLayer
-from qscheme.formats import PACKED, WORDS, packed_columns, unpack_zero_points
+from qscheme.formats import PACKED, packed_columns
 from qscheme.layouts import expand_rows, expand_widths
 from qscheme.numerics import scale_shape
+from qscheme.packed_operands import check_groups, check_words, scale_of_words, zero_point_of
+from qscheme.packing import stored_sizes
 from qscheme.tiles import tile
 from qscheme.types import LayerFacts, Operands
+from qscheme.words import k_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,6 +89,7 @@ def operands_of(layer: Layer, scheme: Scheme, facts: LayerFacts) -> Operands:
     weight = _tensor(layer, "weight")
     if weight is None:
         raise InvalidLayer(_name(layer), "weight", f"a tensor of N = {n} and K = {k}", "none")
+    check_groups(_name(layer), _tensor(layer, "g_idx", weight), scheme.weight, k)
     return Operands(
         name=_name(layer),
         n=n,
@@ -96,7 +100,7 @@ def operands_of(layer: Layer, scheme: Scheme, facts: LayerFacts) -> Operands:
         bias=_bias(layer, weight, n),
         out_dtype=layer.out_dtype,
         weight_global_scale=_one_value(layer, "weight_global_scale", scheme.weight.global_scale is not None, weight),
-        weight_zero_point=_zero_point(layer, scheme, weight, n, k),
+        weight_zero_point=zero_point_of(_name(layer), _tensor(layer, "weight_zero_point", weight), scheme.weight, n, k),
         input_global_scale=_one_value(
             layer, "input_global_scale", bool(scheme.activation and scheme.activation.global_scale), weight
         ),
@@ -135,22 +139,6 @@ def _one_value(layer: Layer, operand: str, wanted: bool, weight: Tensor) -> Tens
     return scale.reshape(1).float()
 
 
-def _zero_point(layer: Layer, scheme: Scheme, weight: Tensor, n: int, k: int) -> Tensor | None:
-    """The weight's zero points in the shape of its scales, unpacked; None for a symmetric weight."""
-    stored = _tensor(layer, "weight_zero_point", weight)
-    if scheme.weight.symmetric:
-        return None
-    shape = scale_shape(n, k, scheme.weight.granularity)
-    if stored is None:
-        raise InvalidLayer(_name(layer), "weight_zero_point", f"zero points of shape {list(shape)}", "none")
-    if tuple(stored.shape) != shape and stored.dtype == torch.int32 and scheme.weight.packing != "plain":
-        stored = unpack_zero_points(stored, scheme.weight.packing)
-    if tuple(stored.shape) != shape or stored.dtype.is_floating_point:
-        needs = f"integers of shape {list(shape)}, or packed like the weight"
-        raise InvalidLayer(_name(layer), "weight_zero_point", needs, f"{stored.dtype} of shape {list(stored.shape)}")
-    return stored
-
-
 def _name(layer: Layer) -> str:
     return str(getattr(layer, "name", "") or "")
 
@@ -174,15 +162,11 @@ def _tensor(layer: Layer, operand: str, weight: Tensor | None = None) -> Tensor 
 
 def _stored_shape(weight: Tensor, scheme: Scheme) -> tuple[int, int]:
     """The N and K of a weight as it is stored, several codes in a byte or a word."""
+    if scheme.weight.packing != "plain":
+        return stored_sizes(weight, scheme.weight.format, scheme.weight.packing)
     rows, columns = weight.shape
     codes, size = PACKED.get(scheme.weight.format, (1, 1))
-    match scheme.weight.packing:
-        case "plain":
-            return rows, columns // size * codes
-        case "int32_columns":
-            return rows, columns * WORDS
-        case "int32_rows":
-            return columns * WORDS, rows
+    return rows, columns // size * codes
 
 
 def _logical_shape(layer: Layer, scheme: Scheme) -> tuple[int, int]:
@@ -197,6 +181,7 @@ def _logical_shape(layer: Layer, scheme: Scheme) -> tuple[int, int]:
         several = f"K a multiple of {codes}, which share {size} bytes"
         needs = "an even K, as two codes share a byte" if codes == 2 else several
         raise InvalidLayer(_name(layer), "in_features", needs, str(k))
+    check_words(_name(layer), scheme.weight, n, k)
     return n, k
 
 
@@ -232,7 +217,10 @@ def _weight_scale(layer: Layer, scheme: Scheme, weight: Tensor, n: int, k: int) 
     scale = _tensor(layer, "weight_scale", weight)
     if scale is None:
         raise InvalidLayer(_name(layer), "weight_scale", f"a scale of shape {list(shape)}", "none")
-    scale, found = _scale_dtype(layer, scheme, scale), tuple(scale.shape)
+    scale = _scale_dtype(layer, scheme, scale)
+    if k_first(scheme.weight.packing):
+        scale = scale_of_words(_name(layer), scale, scheme.weight, n, k)
+    found = tuple(scale.shape)
     padded = scale_shape(*_stored_shape(weight, scheme), granularity)
     if granularity == "per_tensor":
         if scale.numel() == 1:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qscheme.formats import FLOAT_FORMATS, INTEGER_BITS, decode_e8m0, encode_scale
+from qscheme.formats import FLOAT_FORMATS, decode_e8m0, encode_scale
+from qscheme.words import INTEGER_BITS
 
 if TYPE_CHECKING:
     from qscheme.types import Operand, ScaleRule

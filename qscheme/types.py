@@ -21,8 +21,10 @@ INTERFACE = 2
 Format: TypeAlias = Literal["int8", "fp8_e4m3", "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "int4"]
 ScaleFormat: TypeAlias = Literal["fp32", "e8m0", "e4m3", "e5m3"]
 GlobalScale: TypeAlias = Literal["divide", "multiply"]
-Packing: TypeAlias = Literal["plain", "int32_columns", "int32_rows"]
-Granularity: TypeAlias = Literal["per_tensor", "per_token", "per_channel", "1x128", "128x128", "1x32", "1x16", "32x32"]
+Packing: TypeAlias = Literal["plain", "int32_columns", "awq", "quark", "gptq", "gptq_v2"]
+Granularity: TypeAlias = Literal[
+    "per_tensor", "per_token", "per_channel", "1x128", "128x128", "1x64", "1x32", "1x16", "32x32"
+]
 Mode: TypeAlias = Literal["dynamic", "static"]
 ScaleRule: TypeAlias = Literal["amax_div", "floor", "even", "even175", "rceil", "ceil", "nearest15", "log_nearest"]
 Rounding: TypeAlias = Literal["rne", "half_away", "truncate", "ties_to_zero"]
@@ -63,8 +65,9 @@ class Operand(NamedTuple):
     """What an activation or a weight is: element format, tile that shares a scale, scale format, rule.
 
     symmetric: false where codes have a zero point. global_scale: whether a tile's scale is divided or multiplied by
-    one more scale of the whole tensor, None where there is none. packing: how a checkpoint stores INT4 codes:
-    `plain` one to a byte, `int32_columns` eight columns of a row to an int32 (CT), `int32_rows` eight rows (AWQ).
+    one more scale of the whole tensor, None where there is none. packing: how a checkpoint stores the
+    codes of an integer weight, its zero points and scales: `plain` one code to a byte, and the others as
+    `qscheme.packing` says, `int32_columns` being compressed-tensors' `pack-quantized`.
     """
 
     format: Format
@@ -319,17 +322,19 @@ class Facts:
 class Layer(Protocol):
     """A quantized linear layer as a checkpoint stores it; any object with these attributes works.
 
-    weight: int8 and FP8 [N, K], E2M1 uint8 [N, K/2] with the even column in the low nibble, FP6 uint8 [N, 3 K/4], INT4
-    int8 [N, K] or int32 [N, K/8] as the scheme's packing says.
-    weight_scale: [N, 1] or [N] per channel, one value per tensor, [ceil(N/128), ceil(K/128)] for 128x128,
-    uint8 E8M0 [N, K/32] for 1x32. input_scale: one value, for static activations. bias: [N] or None.
+    weight: FP8 [N, K], E2M1 uint8 [N, K/2] with the even column in the low nibble, FP6 uint8 [N, 3 K/4], INT4 and INT8
+    int8 [N, K] or int32 words as the scheme's packing says.
+    weight_scale: [N, 1] or [N] per channel, one value per tensor, [ceil(N/128), ceil(K/128)] for 128x128, uint8 E8M0
+    [N, K/32] for 1x32; [K/G, N] where the packing is awq, quark, gptq or gptq_v2. input_scale: one value, for static
+    activations. bias: [N] or None.
 
     Optional attributes, None when absent: logical_widths (the N of each part of a fused layer), rotation (32 if the
     weight was rotated by Hadamard blocks of 32), prequantized (the layer will be called with codes and scales),
     out_features and in_features (the logical N and K where the weight is padded), weight_global_scale and
     input_global_scale (one value, for schemes with two levels of scales), weight_zero_point (one for each scale, for
-    asymmetric weights), full_out_features and full_in_features (the N and K of the whole layer, where tensor
-    parallelism left one shard of it here; all else is that of the shard, logical_widths included).
+    asymmetric weights, in words like the weight), g_idx (the group of each column of K, which must be k // G),
+    full_out_features and full_in_features (the N and K of the whole layer, where tensor parallelism left one shard of
+    it here; all else is that of the shard, logical_widths included).
     """
 
     scheme: str

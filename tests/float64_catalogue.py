@@ -46,8 +46,12 @@ E4M3 = magnitudes(3, 7, 127)  # 127 is NaN
 E5M3 = magnitudes(3, 15, 255)  # without a sign; 255 is NaN
 FLOATS = {"fp4_e2m1": E2M1, "fp6_e2m3": E2M3, "fp6_e3m2": E3M2, "fp8_e4m3": E4M3}
 MANTISSA_BITS = {"fp4_e2m1": 1, "fp6_e2m3": 3, "fp6_e3m2": 2, "fp8_e4m3": 3}
+EVEN_FIRST = [0, 2, 4, 6, 1, 3, 5, 7]
+K_FIRST = {"awq": torch.float16, "quark": torch.bfloat16, "gptq": torch.float16, "gptq_v2": torch.float16}
+"""Packings whose scales and zero points have K in their rows, and the dtype of the scales."""
+
 CODES_TOGETHER = {"fp4_e2m1": 2, "fp6_e2m3": 4, "fp6_e3m2": 4}
-"""How many codes share bytes; 8 INT4 codes share a word where they are packed."""
+"""How many codes share bytes."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +138,20 @@ def columns(scheme: str, k: int) -> int:
     """The first number of columns from k on that the formats of a scheme can store."""
     known = load().scheme(scheme)
     together = [CODES_TOGETHER.get(operand.format, 1) for operand in (known.activation, known.weight) if operand]
-    together += [8] * (known.weight.packing != "plain")
+    if known.weight.packing != "plain":
+        together.append(codes_of_a_word(known.weight))
     return -(-k // max(together)) * max(together)
+
+
+def rows(scheme: str, n: int) -> int:
+    """The first number of rows from n on that a scheme can store: zero points share words along N beside K first."""
+    weight = load().scheme(scheme).weight
+    together = codes_of_a_word(weight) if weight.packing in K_FIRST else 1
+    return -(-n // together) * together
+
+
+def codes_of_a_word(operand: Operand) -> int:
+    return {"int4": 8, "int8": 4}[operand.format]
 
 
 def global_scale(amax: float, operand: Operand) -> float | None:
@@ -159,14 +175,24 @@ def quantized(x: Array, operand: Operand, given: float | None = None, outer: flo
     else:
         reach = tiles.max(axis=(1, 3), initial=0.0) - low
         grid = as_float32(np.maximum(reach, 2 * operand.rule.floor) / (2 * operand.rule.max))
-        zero = np.clip(np.rint(lowest(operand) - low / grid), lowest(operand), highest(operand))
+        zero = zero_of(low, grid, operand)
+    if operand.packing in K_FIRST:
+        # Codes are made for the scales that are stored, in 16 bits.
+        grid = as_float64(torch.from_numpy(grid).to(torch.float32).to(K_FIRST[operand.packing]))
+        zero = zero if operand.symmetric else zero_of(low, grid, operand)
     scale = grid
     if outer is not None:
         scale = as_float32(grid / outer if operand.global_scale == "divide" else grid * outer)
     spread, shift = (np.repeat(np.repeat(part, high, axis=0), wide, axis=1)[:rows, :width] for part in (scale, zero))
     codes, values = coded(as_float32(x / spread), operand, shift)
-    stored_zero = None if operand.symmetric else torch.from_numpy(zero.astype(np.int32))
+    stored_zero = None if operand.symmetric else packed_zero_points(zero, operand)
     return Quantized(codes, stored_scale(grid, operand), values * spread, stored_zero)
+
+
+def zero_of(low: Array, grid: Array, operand: Operand) -> Array:
+    """The zero points of tiles by their lowest values; in float32, where halves are met often."""
+    exact = as_float32(lowest(operand) - as_float32(low / grid))
+    return np.clip(np.rint(exact), lowest(operand), highest(operand))
 
 
 def tile(granularity: Granularity, rows: int, columns: int) -> tuple[int, int]:
@@ -215,6 +241,8 @@ def stored_scale(grid: Array, operand: Operand) -> torch.Tensor:
         stored = torch.from_numpy(nearest(grid, table).astype(np.uint8))
         return stored.view(torch.float8_e4m3fn) if operand.scale == "e4m3" else stored
     scale = torch.from_numpy(grid.astype(np.float32))
+    if operand.packing in K_FIRST:
+        return scale.t().contiguous().to(K_FIRST[operand.packing])
     return scale.reshape(1) if operand.granularity == "per_tensor" else scale
 
 
@@ -250,13 +278,35 @@ def packed(codes: NDArray[Any], operand: Operand) -> torch.Tensor:
         words = (codes.reshape(rows, width // 4, 4).astype(np.int64) << np.array([0, 6, 12, 18])).sum(2)
         split = words[:, :, None] >> np.array([0, 8, 16]) & 255
         return torch.from_numpy(split.astype(np.uint8).reshape(rows, -1))
-    if operand.packing == "int32_columns":
-        nibbles = (codes.astype(np.int64) + 8).reshape(rows, width // 8, 8)
-        words = (nibbles << np.arange(0, 32, 4)).sum(2)
-        return torch.from_numpy(words.astype(np.uint32).view(np.int32))
-    assert operand.packing == "plain"
+    if operand.packing in ("awq", "quark"):
+        return words_of(codes.T, operand, operand.packing)
+    if operand.packing != "plain":
+        words = words_of(codes, operand, operand.packing)
+        return words.t().contiguous() if operand.packing in K_FIRST else words
     stored = torch.from_numpy(codes)
     return stored.view(torch.float8_e4m3fn) if operand.format == "fp8_e4m3" else stored
+
+
+def packed_zero_points(zero: Array, operand: Operand) -> torch.Tensor:
+    """Zero points [N, K/G] as checkpoints store them."""
+    whole = zero.astype(np.int64)
+    if operand.packing == "plain":
+        return torch.from_numpy(whole.astype(np.int32))
+    if operand.packing == "int32_columns":
+        together = codes_of_a_word(operand)
+        return words_of(np.pad(whole, ((0, -len(whole) % together), (0, 0))).T, operand, "int32_columns").t()
+    return words_of(whole.T, operand, operand.packing, less=operand.packing == "gptq")
+
+
+def words_of(codes: NDArray[Any], operand: Operand, packing: str, less: bool = False) -> torch.Tensor:
+    """Words [R, C / together] of codes [R, C]: each a sum of its parts, in whole numbers of any size."""
+    together = codes_of_a_word(operand)
+    bits = 32 // together
+    order = EVEN_FIRST if packing in ("awq", "quark") else range(together)
+    parts = codes.astype(np.int64) % 2**bits if packing == "quark" else codes.astype(np.int64) + 2 ** (bits - 1)
+    parts = parts.reshape(len(codes), -1, together)
+    words = sum((parts[:, :, place] - less) * 2 ** (bits * part) for part, place in enumerate(order))
+    return torch.from_numpy((words % 2**32).astype(np.uint32).view(np.int32))
 
 
 def as_float32(values: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from float64_catalogue import K_FIRST, packed, packed_zero_points
 
 from qscheme.formats import packed_columns
 from qscheme.tables import load
@@ -183,19 +184,13 @@ def shifted(x: Array, operand: Operand, low: Array, high: Array, spread: Any) ->
     """x by a rule with a zero point: the range of each tile, zero included, over all codes."""
     lowest, highest = (-128, 127) if operand.format == "int8" else (-8, 7)
     grid = (np.maximum(high - low, 2 * operand.rule.floor) / (2 * operand.rule.max)).astype(np.float32)
+    if operand.packing in K_FIRST:
+        grid = torch.from_numpy(grid).to(K_FIRST[operand.packing]).float().numpy()
     zero = np.clip(np.rint(lowest - low / grid), lowest, highest)
     codes = np.clip(np.rint(x.astype(np.float32) / spread(grid)) + spread(zero), lowest, highest)
     values = (codes - spread(zero)) * spread(grid)
-    stored = packed_int4(codes.astype(np.int8)) if operand.packing == "int32_columns" else codes.astype(np.int8)
-    zeros = torch.from_numpy(zero.astype(np.int32))
-    return Quantized(torch.from_numpy(stored), torch.from_numpy(grid), values, zeros)
-
-
-def packed_int4(codes: Any) -> Any:
-    """Eight codes of a row, plus 8, to an int32, the first in the lowest nibble."""
-    nibbles = (codes.astype(np.int64) + 8).reshape(len(codes), -1, 8)
-    words = (nibbles << (4 * np.arange(8))).sum(axis=2)
-    return words.astype(np.uint32).view(np.int32)
+    scale = stored_scale(grid, operand)
+    return Quantized(packed(codes.astype(np.int8), operand), scale, values, packed_zero_points(zero, operand))
 
 
 def tile(granularity: Granularity, rows: int, columns: int) -> tuple[int, int]:
@@ -238,6 +233,8 @@ def stored_scale(grid: Array, operand: Operand) -> torch.Tensor:
     if operand.scale == "e5m3":
         return torch.from_numpy(nearest(grid, E5M3).astype(np.uint8))
     scale = torch.from_numpy(grid.astype(np.float32))
+    if operand.packing in K_FIRST:
+        return scale.t().contiguous().to(K_FIRST[operand.packing])
     return scale.reshape(1) if operand.granularity == "per_tensor" else scale
 
 
@@ -248,7 +245,7 @@ def coded(scaled: Array, operand: Operand) -> tuple[torch.Tensor, Array]:
         most = int(operand.rule.max)
         values = np.clip(np.rint(scaled), -most - (most != operand.rule.max), most)
         stored = values.astype(np.int8)
-        return torch.from_numpy(packed_int4(stored) if operand.packing == "int32_columns" else stored), values
+        return packed(stored, operand), values
     magnitudes = TABLES[operand.format]
     index = nearest(np.abs(scaled), magnitudes)
     values = np.where(np.signbit(scaled), -magnitudes[index], magnitudes[index])

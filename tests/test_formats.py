@@ -199,61 +199,6 @@ def test_four_6_bit_codes_are_three_little_endian_bytes(rows, columns):
     assert torch.equal(codes, formats.unpack_fp6(stored))
 
 
-def word(nibbles):
-    unsigned = sum((code + 8) << (4 * i) for i, code in enumerate(nibbles))
-    return unsigned - 2**32 if unsigned >= 2**31 else unsigned
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (3, 24), (16, 40)])
-def test_int32_columns_hold_eight_columns_of_a_row_in_order(rows, columns):
-    codes = torch.randint(-8, 8, (rows, columns), dtype=torch.int8)
-    expected = [[word(row[first : first + 8]) for first in range(0, columns, 8)] for row in codes.tolist()]
-    stored = formats.pack_int4(codes, "int32_columns")
-    assert stored.dtype == torch.int32
-    assert expected == stored.tolist()
-    assert torch.equal(codes, formats.unpack_int4(stored, "int32_columns"))
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(8, 1), (24, 3), (16, 40)])
-def test_int32_rows_hold_eight_rows_of_a_column_even_ones_first(rows, columns):
-    codes = torch.randint(-8, 8, (rows, columns), dtype=torch.int8)
-    expected = [
-        [word([column[first + i] for i in (0, 2, 4, 6, 1, 3, 5, 7)]) for first in range(0, rows, 8)]
-        for column in codes.t().tolist()
-    ]
-    stored = formats.pack_int4(codes, "int32_rows")
-    assert (columns, rows // 8) == tuple(stored.shape)
-    assert expected == stored.tolist()
-    assert torch.equal(codes, formats.unpack_int4(stored, "int32_rows"))
-
-
-def test_a_packed_view_with_strides_unpacks_like_its_copy():
-    codes = torch.randint(-8, 8, (16, 32), dtype=torch.int8)
-    for packing in ("int32_columns", "int32_rows"):
-        stored = formats.pack_int4(codes, packing)
-        strided = torch.stack((stored, stored), dim=2)[:, :, 1]
-        assert torch.equal(codes, formats.unpack_int4(strided, packing))
-
-
-def test_plain_int4_codes_are_stored_one_to_a_byte():
-    codes = torch.randint(-8, 8, (3, 5), dtype=torch.int8)
-    assert torch.equal(codes, formats.pack_int4(codes, "plain"))
-    assert torch.equal(codes, formats.unpack_int4(codes, "plain"))
-
-
-def test_zero_points_unpack_along_the_output_channels():
-    zero_points = torch.randint(-8, 8, (16, 3), dtype=torch.int8)
-    in_columns = [[word([zero_points[8 * j + i, g].item() for i in range(8)]) for g in range(3)] for j in range(2)]
-    in_rows = [
-        [word([zero_points[8 * j + i, g].item() for i in (0, 2, 4, 6, 1, 3, 5, 7)]) for j in range(2)] for g in range(3)
-    ]
-    stored = torch.tensor(in_columns, dtype=torch.int32)
-    assert torch.equal(zero_points, formats.unpack_zero_points(stored, "int32_columns"))
-    stored = torch.tensor(in_rows, dtype=torch.int32)
-    assert torch.equal(zero_points, formats.unpack_zero_points(stored, "int32_rows"))
-    assert torch.equal(zero_points, formats.unpack_zero_points(zero_points, "plain"))
-
-
 def test_columns_that_do_not_fill_a_unit_are_refused():
     with pytest.raises(ValueError, match="pack_e2m1: needs an even number of columns, found 3"):
         formats.pack_e2m1(torch.zeros(2, 3, dtype=torch.uint8))
@@ -261,10 +206,6 @@ def test_columns_that_do_not_fill_a_unit_are_refused():
         formats.pack_fp6(torch.zeros(2, 6, dtype=torch.uint8))
     with pytest.raises(ValueError, match="unpack_fp6: needs a multiple of 3 columns, found 4"):
         formats.unpack_fp6(torch.zeros(2, 4, dtype=torch.uint8))
-    with pytest.raises(ValueError, match=r"int32_columns needs a multiple of 8, found 12 in \[8, 12\]"):
-        formats.pack_int4(torch.zeros(8, 12, dtype=torch.int8), "int32_columns")
-    with pytest.raises(ValueError, match=r"int32_rows needs a multiple of 8, found 12 in \[12, 8\]"):
-        formats.pack_int4(torch.zeros(12, 8, dtype=torch.int8), "int32_rows")
 
 
 @pytest.mark.parametrize(
@@ -276,8 +217,8 @@ def test_columns_that_do_not_fill_a_unit_are_refused():
         operand("fp6_e2m3"),
         operand("fp6_e3m2"),
         operand("int4"),
-        operand("int4", "int32_columns"),
-        operand("int4", "int32_rows"),
+        *(operand("int4", packing) for packing in ("int32_columns", "awq", "quark", "gptq", "gptq_v2")),
+        *(operand("int8", packing) for packing in ("int32_columns", "gptq", "gptq_v2")),
     ],
 )
 def test_what_is_encoded_decodes_to_the_same_values(chosen):

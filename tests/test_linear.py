@@ -7,6 +7,7 @@ import importlib
 import io
 from typing import Any
 
+import float64_catalogue
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,7 @@ from torch import nn
 
 import qscheme
 from qscheme import Facts, InvalidLayer, Linear, UnknownScheme, Unsupported
+from qscheme.formats import decode
 from qscheme.tables import load
 from qscheme.types import Layer
 
@@ -34,6 +36,9 @@ SCHEMES = [
     if (operand := load().scheme(name).activation) and operand.symmetric and operand.global_scale is None
 ]
 """Every scheme whose activation is quantized in one level."""
+
+WORDS = [name for name in load().schemes if load().scheme(name).weight.packing != "plain"]
+"""Every scheme whose weight is stored in int32 words."""
 
 
 def float_layer(n: int = 48, k: int = 96, bias: bool = True, dtype: torch.dtype = torch.bfloat16) -> nn.Linear:
@@ -46,11 +51,12 @@ def with_the_flips_of(made: Linear, stored: Quantized, weight: Any) -> Any:
 
     An INT4 scale is the largest value over 7.5, so that value is halfway between -7 and -8 where it is negative.
     """
-    scale = as_float64(stored.scale)
-    flipped = as_float64(stored.codes) != as_float64(made.weight)
+    scale, operand = as_float64(stored.scale), load().scheme(made.scheme).weight
+    codes = as_float64(decode(made.weight, operand))
+    flipped = as_float64(decode(stored.codes, operand)) != codes
     assert 1e-5 > np.abs(np.where(flipped, weight / scale + 7.5, 0)).max()
-    assert {-7, -8} >= set(made.weight[torch.from_numpy(flipped)].tolist())
-    return np.where(flipped, as_float64(made.weight) * scale, stored.values)
+    assert {-7, -8} >= set(codes[flipped].tolist())
+    return np.where(flipped, codes * scale, stored.values)
 
 
 def quantize(layer: nn.Linear, scheme: str, **options: object) -> Linear:
@@ -131,6 +137,33 @@ class TestEveryScheme:
         other.bind()
         assert not torch.equal(expected, other(x))
         assert torch.equal(expected, made(x))
+
+
+@pytest.mark.parametrize("scheme", WORDS)
+def test_a_weight_in_words_is_made_as_a_checkpoint_stores_it(scheme: str) -> None:
+    layer = float_layer(136, 128)
+    made = quantize(layer, scheme)
+    expected = float64_catalogue.quantized(as_float64(layer.weight), load().scheme(scheme).weight)
+    for wanted, found in (
+        (expected.codes, made.weight),
+        (expected.scale, made.weight_scale),
+        (expected.zero_point, made.weight_zero_point),
+    ):
+        assert (None if wanted is None else wanted.dtype) == (None if found is None else found.dtype)
+        assert wanted is None or torch.equal(wanted, found)
+    x = random_x(7, 128)
+    assert 0.2 > relative_error(made(x), as_float64(x) @ as_float64(layer.weight).T + as_float64(layer.bias))
+
+
+@pytest.mark.parametrize("scheme", ["int4_awq_g128", "int4_gptq_g128", "int8_gptq_g128", "int4_w4a16_g128_asym"])
+def test_a_group_of_zeros_or_of_tiny_values_in_words_stays_finite(scheme: str) -> None:
+    layer = float_layer(16, 256, bias=False, dtype=torch.float32)
+    with torch.no_grad():
+        layer.weight[:4, :128] = 0
+        layer.weight[4:8, 128:] *= 1e-12
+    made, x = quantize(layer, scheme), random_x(3, 256, dtype=torch.float32)
+    y = made(x)
+    assert 0.2 > relative_error(y, as_float64(x) @ as_float64(layer.weight).T)
 
 
 def test_a_linear_is_a_layer() -> None:
@@ -241,6 +274,10 @@ def test_mistakes_are_told_when_a_layer_is_quantized() -> None:
         qscheme.quantize(float_layer(48, 94), "mxfp6_e2m3_w6a16")
     with pytest.raises(InvalidLayer, match="K a multiple of 8, as 8 codes are stored together, found K = 92"):
         qscheme.quantize(float_layer(48, 92), "int4_w4a16_g128")
+    with pytest.raises(InvalidLayer, match="K a multiple of 4, as 4 codes are stored together, found K = 94"):
+        qscheme.quantize(float_layer(48, 94), "int8_gptq_g128")
+    with pytest.raises(InvalidLayer, match="N a multiple of 8, as 8 codes are stored together, found N = 44"):
+        qscheme.quantize(float_layer(44, 96), "int4_awq_g128")
     with pytest.raises(InvalidLayer, match="rotation: needs None or 32, and K a multiple of it, found 64 and K = 128"):
         qscheme.quantize(float_layer(48, 128), "mxfp4", rotation=64)
     with pytest.raises(InvalidLayer, match="rotation: needs None or 32, and K a multiple of it, found 32 and K = 80"):

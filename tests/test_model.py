@@ -200,7 +200,7 @@ def test_numbers_are_numbers_however_they_are_written(text: str, tmp_path: Path)
         ("no", "unknown word 'no'"),
         (
             "aitter",
-            "unknown word 'aitter', known: 128x128, 1x128, 1x16, 1x32, 32x32, per_channel, per_tensor, per_token",
+            "unknown word 'aitter', known: 128x128, 1x128, 1x16, 1x32, 1x64, 32x32, per_channel, per_tensor, per_token",
         ),
         ("per_tokn", "unknown word 'per_tokn', did you mean 'per_token'?"),
     ],

@@ -448,7 +448,10 @@ def test_fp6_needs_a_multiple_of_four_columns():
 # --- INT4 ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("packing", ["plain", "int32_columns", "int32_rows"])
+PACKINGS = ("plain", "int32_columns", "awq", "quark", "gptq", "gptq_v2")
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("largest", [7.0, 7.5])
 def test_int4_codes_equal_those_of_numpy_in_every_packing(packing, largest):
     operand = int4("1x128", Rule("amax_div", largest, floor=0.0), packing)
@@ -459,7 +462,8 @@ def test_int4_codes_equal_those_of_numpy_in_every_packing(packing, largest):
     assert np.array_equal(expected_scale, scale.numpy())
     spread = expected_scale[:, np.arange(320) // 128]
     whole = np.clip(np.rint(x.numpy() / spread), -8, 7)
-    assert {"plain": (24, 320), "int32_columns": (24, 40), "int32_rows": (320, 3)}[packing] == tuple(codes.shape)
+    shapes = {"plain": (24, 320), "int32_columns": (24, 40), "gptq": (40, 24), "gptq_v2": (40, 24)}
+    assert shapes.get(packing, (320, 3)) == tuple(codes.shape)
     assert np.array_equal(whole * spread, numerics.dequantize(codes, scale, operand).numpy())
 
 
@@ -559,7 +563,7 @@ def test_packed_codes_with_a_zero_point_dequantize_like_plain_ones():
     x = torch.randn(16, 256) + 1
     codes, scale, zero_point = numerics.quantize_asymmetric(x, plain)
     expected = numerics.dequantize(codes, scale, plain, zero_point=zero_point)
-    for packing in ("int32_columns", "int32_rows"):
+    for packing in PACKINGS[1:]:
         packed = plain._replace(packing=packing)
         codes = numerics.quantize_asymmetric(x, packed)[0]
         assert codes.dtype == torch.int32
@@ -1153,7 +1157,7 @@ def every_new_operand():
     for operand in (mxfp6("fp6_e2m3"), mxfp6("fp6_e3m2", "even"), nvfp4(), nvfp4("multiply")):
         outer = None if operand.global_scale is None else numerics.find_global_scale(x, operand)
         yield operand, outer
-    for packing in ("plain", "int32_columns", "int32_rows"):
+    for packing in ("plain", "int32_columns", "awq"):
         yield int4("1x32", Rule("amax_div", 7.5), packing), None
     yield Operand("fp4_e2m1", "1x16", "e5m3", Rule("amax_div", 6.0)), None
 

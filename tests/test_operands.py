@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from float64_layers import KINDS, example
+from float64_layers import KINDS, example, relative_error
 
 import qscheme
 from qscheme import Facts, InvalidLayer, QschemeError
 from qscheme.operands import layer_facts, operands_of
+from qscheme.packing import unpack_zero_points
 from qscheme.tables import load
 
 CPU = Facts.simulate("cpu")
@@ -168,6 +169,110 @@ def test_the_grid_of_a_fused_layer_is_that_of_the_whole_weight() -> None:
     )
 
 
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_words_of_a_packing_say_which_way_scales_lie_also_where_n_is_the_number_of_groups() -> None:
+    x = torch.randn(5, 1024)
+    made = example("int4_gptq_g128", 8, 1024)
+    assert (8, 8) == tuple(made.layer.weight_scale.shape)
+    assert 0.005 > relative_error(qscheme.dispatch(made.layer, CPU)(x), made.of(x))
+    made.layer.weight_scale = made.layer.weight_scale.t()
+    assert 0.1 < relative_error(qscheme.dispatch(made.layer, CPU)(x), made.of(x))
+    plain = example("int4_w4a16_g128", 8, 1024)
+    assert 0.005 > relative_error(qscheme.dispatch(plain.layer, CPU)(x), plain.of(x))
+
+
+@pytest.mark.parametrize("scheme", ["int4_awq_g128", "int4_gptq_g128", "int4_quark_g128", "int4_gptq_v2_g128"])
+def test_scales_that_are_not_k_first_are_refused(scheme: str) -> None:
+    needs = "weight_scale: needs shape [3, 64] for K = 384 and N = 64 in tiles of 1x128, K first"
+    for shape in ((64, 3), (3, 63), (64,), (192,), (3, 64, 1)):
+        refused(f"{needs}, found shape {list(shape)}", scheme, 64, 384, weight_scale=torch.ones(shape))
+
+
+def test_scales_of_channels_that_are_not_k_first_are_refused() -> None:
+    needs = "weight_scale: needs shape [1, 64] for K = 96 and N = 64 in tiles of per_channel, K first"
+    for shape in ((64, 1), (64,), (1, 1)):
+        found = f"found shape {list(shape)}"
+        refused(f"{needs}, {found}", "int4_gptq_channel", 64, 96, weight_scale=torch.ones(shape))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "shape"),
+    [
+        ("int4_awq_g128", [3, 8]),
+        ("int4_gptq_g128", [3, 8]),
+        ("int8_gptq_g128", [3, 16]),
+        ("int4_gptq_channel", [1, 8]),
+        ("int4_w4a16_g128_asym", [8, 3]),
+    ],
+)
+def test_zero_points_in_other_words_are_refused(scheme: str, shape: list[int]) -> None:
+    needs = f"weight_zero_point: needs int32 words of shape {shape}"
+    if scheme.startswith("int4_w4a16"):
+        needs += " or int8 of shape [64, 3]"
+    refused(f"{needs}, found none", scheme, 64, 384, weight_zero_point=None)
+    for other in (shape[::-1], [64, 3], [3, 64], [8 * shape[0], shape[1]]):
+        words = torch.zeros(other, dtype=torch.int32)
+        refused(f"{needs}, found torch.int32 of shape {other}", scheme, 64, 384, weight_zero_point=words)
+    floats = torch.zeros(shape)
+    refused(f"{needs}, found torch.float32 of shape {shape}", scheme, 64, 384, weight_zero_point=floats)
+
+
+def test_zero_points_of_compressed_tensors_may_be_unpacked_and_end_in_part_of_a_word() -> None:
+    made, x = example("int4_w4a16_g128_asym", 59, 264), torch.randn(3, 264)
+    expected = qscheme.dispatch(made.layer, CPU)(x)
+    assert 0.005 > relative_error(expected, made.of(x))
+    assert (8, 3) == tuple(made.layer.weight_zero_point.shape)
+    zero_point = unpack_zero_points(made.layer.weight_zero_point, "int4", "int32_columns", 59)
+    made.layer.weight_zero_point = zero_point
+    assert torch.equal(expected, qscheme.dispatch(made.layer, CPU)(x))
+
+
+def test_zero_points_of_a_symmetric_weight_must_be_zeros() -> None:
+    for scheme in ("int4_quark_g128", "int8_ptpc", "int4_w4a16_g128"):
+        made, x = example(scheme, 64, 256), torch.randn(3, 256)
+        made.layer.weight_zero_point = torch.zeros(2, 8, dtype=torch.int32)
+        assert 0.01 > relative_error(qscheme.dispatch(made.layer, CPU)(x), made.of(x))
+        others = torch.tensor([[0, 8]])
+        refused(
+            "weight_zero_point: needs None or zeros, as the weight is symmetric, found others",
+            scheme,
+            weight_zero_point=others,
+        )
+
+
+def test_groups_of_columns_are_in_order_or_refused() -> None:
+    for scheme, wide in (("int4_gptq_g128", 128), ("int8_gptq_channel", 384), ("int4_w4a16_g32", 32)):
+        made, x = example(scheme, 64, 384), torch.randn(3, 384)
+        expected = qscheme.dispatch(made.layer, CPU)(x)
+        in_order = torch.arange(384) // wide
+        for groups in (in_order.int(), in_order, torch.empty(0, dtype=torch.int32)):
+            made.layer.g_idx = groups
+            assert torch.equal(expected, qscheme.dispatch(made.layer, CPU)(x))
+        moved = in_order.clone()
+        moved[[3, 300]] = moved[[300, 3]] if wide < 384 else torch.tensor([1, 0])
+        needs = (
+            f"g_idx: needs None, or k // {wide} for each k under 384; quantize without desc_act, or with static groups"
+        )
+        for groups in (moved, in_order[:-1], in_order.flip(0) + 1):
+            refused(f"{needs}, found other groups, or another number of them", scheme, 64, 384, g_idx=groups)
+
+
+def test_a_weight_in_words_is_whole_and_of_int32() -> None:
+    refused(
+        "weight: needs torch.int32 for int8, found torch.int8",
+        "int8_w8a16_g128",
+        weight=torch.zeros(64, 64, dtype=torch.int8),
+    )
+    needs = "out_features: needs all of the weight, which is packed in words, found N = 56, K = 64"
+    refused(needs, "int4_awq_g128", out_features=56)
+    needs = "out_features: needs N a multiple of 8, as words of gptq hold 8 codes, found 60"
+    refused(needs, "int4_gptq_g128", out_features=60)
+    needs = "in_features: needs K a multiple of 4, as words of int32_columns hold 4 codes, found 62"
+    refused(needs, "int8_w8a16_channel", in_features=62)
+
+
 # --- the other operands --------------------------------------------------------------------------------------------
 
 
@@ -248,7 +353,7 @@ def test_the_error_carries_its_parts() -> None:
     assert (layer.name, "bias", "shape [64]", "shape [63]") == (error.layer, error.operand, error.needs, error.found)
 
 
-@pytest.mark.parametrize("scheme", KINDS)
+@pytest.mark.parametrize("scheme", (*KINDS, "int4_gptq_g128"))
 def test_any_single_change_of_a_shape_is_an_error_of_qscheme_or_right(scheme: str) -> None:
     """No shape of an operand ends in an error of torch."""
     for operand in ("weight", "weight_scale", "bias", "input_scale"):
@@ -277,7 +382,7 @@ def test_any_single_change_of_a_shape_is_an_error_of_qscheme_or_right(scheme: st
             assert (2, bound.n) == bound(torch.randn(2, bound.k)).shape
 
 
-@pytest.mark.parametrize("scheme", KINDS)
+@pytest.mark.parametrize("scheme", (*KINDS, "int4_gptq_g128"))
 @pytest.mark.parametrize(
     "dtype", [torch.int8, torch.uint8, torch.int64, torch.bool, torch.float64, torch.complex64, torch.float8_e5m2]
 )

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from qscheme import formats, numerics
+from qscheme import formats, numerics, packing
 from qscheme.formats import E2M1, E2M3, E3M2, E5M3
 from qscheme.types import Operand, Rule
 
@@ -148,9 +148,11 @@ def test_adding_the_zero_point_before_rounding_moves_ties_alone_and_by_one_code(
 @pytest.mark.parametrize("case", ["int4_group", "int4_group_asymmetric"])
 def test_int32_columns_are_the_words_of_compressed_tensors(case):
     case = recorded("compressed_tensors")[case]
-    assert torch.equal(case.packed, formats.pack_int4(case.codes, "int32_columns"))
-    assert torch.equal(case.codes, formats.unpack_int4(case.packed, "int32_columns"))
-    assert torch.equal(case.zero_point, formats.unpack_zero_points(case.packed_zero_point, "int32_columns"))
+    assert torch.equal(case.packed, packing.pack_integers(case.codes, "int4", "int32_columns"))
+    assert torch.equal(case.codes, packing.unpack_integers(case.packed, "int4", "int32_columns"))
+    zero_point = packing.unpack_zero_points(case.packed_zero_point, "int4", "int32_columns", 8)
+    assert torch.equal(case.zero_point, zero_point)
+    assert torch.equal(case.packed_zero_point, packing.pack_zero_points(zero_point, "int4", "int32_columns"))
 
 
 # --- AMD Quark 0.13 ------------------------------------------------------------------------------
@@ -180,11 +182,13 @@ def test_packed_e3m2_equals_that_of_quark():
     assert torch.equal(case.values, formats.decode_float(formats.unpack_fp6(case.packed), E3M2))
 
 
-def test_int4_words_of_quark_are_int32_rows_with_the_sign_bits_flipped():
+def test_int4_words_of_quark_are_those_of_awq_with_the_sign_bits_flipped():
     case = recorded("quark")["int4_reordered"]
+    assert torch.equal(case.codes, packing.unpack_integers(case.packed, "int4", "quark"))
+    assert torch.equal(case.packed, packing.pack_integers(case.codes, "int4", "quark"))
     flipped = case.packed ^ torch.tensor(0x88888888 - 2**32, dtype=torch.int32)
-    assert torch.equal(case.codes, formats.unpack_int4(flipped, "int32_rows"))
-    wrong = formats.unpack_int4(case.packed, "int32_rows")
+    assert torch.equal(case.codes, packing.unpack_integers(flipped, "int4", "awq"))
+    wrong = packing.unpack_integers(case.packed, "int4", "awq")
     assert torch.equal(torch.full_like(wrong, 8), (wrong - case.codes).abs())
 
 
@@ -212,13 +216,15 @@ def test_modelopt_and_compressed_tensors_make_the_same_values_but_for_rounding()
 # --- AutoAWQ 0.2.9 -------------------------------------------------------------------------------
 
 
-def test_int32_rows_are_the_words_of_autoawq_and_dequantize_alike():
+def test_awq_words_are_those_of_autoawq_and_dequantize_alike():
     case = recorded("autoawq")["gemm"]
-    codes = formats.unpack_int4(case.packed, "int32_rows")
-    zero_point = formats.unpack_zero_points(case.packed_zero_point, "int32_rows")
+    codes = packing.unpack_integers(case.packed, "int4", "awq")
+    zero_point = packing.unpack_zero_points(case.packed_zero_point, "int4", "awq", 24)
     assert torch.equal(case.codes, codes.t() + 8)
     assert torch.equal(case.zero_point, zero_point.t() + 8)
-    operand = Operand("int4", "1x8", "fp32", Rule("amax_div", 7.5), symmetric=False, packing="int32_rows")
+    assert torch.equal(case.packed, packing.pack_integers(codes, "int4", "awq"))
+    assert torch.equal(case.packed_zero_point, packing.pack_zero_points(zero_point, "int4", "awq"))
+    operand = Operand("int4", "1x8", "fp32", Rule("amax_div", 7.5), symmetric=False, packing="awq")
     actual = numerics.dequantize(case.packed, case.scales.t(), operand, zero_point=zero_point)
     assert torch.equal(case.weight.t(), actual)
 

@@ -168,7 +168,7 @@ SCHEME: Final = Scheme(
     activation=None,
     weight=WEIGHT,
     stored_scales=("fp32",),
-    producers=("compressed-tensors W4A16", "torchao Int4WeightOnly"),
+    producers=("compressed-tensors W4A16",),
     backends=(
         Backend(
             name="triton_weight_only",

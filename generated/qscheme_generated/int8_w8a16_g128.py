@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qscheme.layouts import row_major
+from qscheme.layouts import repacked, row_major
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_reference import REFERENCE_LINEAR
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .kernels_reference import ReferenceLinear
     from .kernels_triton import WeightOnlyInt8G128, WeightOnlyInt8G128SameTile
 
-WEIGHT: Final = Operand(format="int8", granularity="1x128", scale="fp32", rule=Rule(scale="amax_div", max=127.5))
+WEIGHT: Final = Operand(
+    format="int8", granularity="1x128", scale="fp32", rule=Rule(scale="amax_div", max=127.5), packing="int32_columns"
+)
 
 
 def why_not_triton_weight_only(facts: Facts, layer: LayerFacts) -> list[Reason]:
@@ -61,7 +63,7 @@ def prepare_triton_weight_only(layer: Operands, facts: Facts) -> Prepared:
     """The layer's tensors in the layouts that `triton_weight_only` reads."""
     return Prepared(
         backend="triton_weight_only",
-        weight=row_major(layer.weight),
+        weight=row_major(repacked(layer.weight, "int8", "int32_columns", "plain")),
         weight_scale=row_major(layer.weight_scale),
         input_scale=layer.input_scale,
         bias=layer.bias,

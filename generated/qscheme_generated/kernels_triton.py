@@ -861,6 +861,874 @@ WEIGHT_ONLY_INT4_G128_ASYM_SAME_TILE: Final = Kernel(
     opaque=opaque_weight_only_int4_g128_asym_same_tile,
 )
 
+
+def adapt_weight_only_int4_g64_asym(form: int, functions: tuple[object, ...]) -> WeightOnlyInt4G64Asym:
+    """`triton.weight_only_int4_g64_asym` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4G64Asym", functions[0])
+
+
+def opaque_weight_only_int4_g64_asym(kernel: Callable[..., object]) -> WeightOnlyInt4G64Asym:
+    """`triton.weight_only_int4_g64_asym` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt4G64Asym", opaque("triton_weight_only_int4_g64_asym", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT4_G64_ASYM: Final = Kernel(
+    name="triton.weight_only_int4_g64_asym",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_g64_asym,
+    opaque=opaque_weight_only_int4_g64_asym,
+)
+
+
+def adapt_weight_only_int4_g64_asym_same_tile(
+    form: int, functions: tuple[object, ...]
+) -> WeightOnlyInt4G64AsymSameTile:
+    """`triton.weight_only_int4_g64_asym_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4G64AsymSameTile", functions[0])
+
+
+def opaque_weight_only_int4_g64_asym_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt4G64AsymSameTile:
+    """`triton.weight_only_int4_g64_asym_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt4G64AsymSameTile", opaque("triton_weight_only_int4_g64_asym_same_tile", schema, kernel, fake)
+    )
+
+
+WEIGHT_ONLY_INT4_G64_ASYM_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int4_g64_asym_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_g64_asym_same_tile,
+    opaque=opaque_weight_only_int4_g64_asym_same_tile,
+)
+
+
+def adapt_weight_only_int4_g32(form: int, functions: tuple[object, ...]) -> WeightOnlyInt4G32:
+    """`triton.weight_only_int4_g32` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4G32", functions[0])
+
+
+def opaque_weight_only_int4_g32(kernel: Callable[..., object]) -> WeightOnlyInt4G32:
+    """`triton.weight_only_int4_g32` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt4G32", opaque("triton_weight_only_int4_g32", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT4_G32: Final = Kernel(
+    name="triton.weight_only_int4_g32",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_g32,
+    opaque=opaque_weight_only_int4_g32,
+)
+
+
+def adapt_weight_only_int4_g32_same_tile(form: int, functions: tuple[object, ...]) -> WeightOnlyInt4G32SameTile:
+    """`triton.weight_only_int4_g32_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4G32SameTile", functions[0])
+
+
+def opaque_weight_only_int4_g32_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt4G32SameTile:
+    """`triton.weight_only_int4_g32_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt4G32SameTile", opaque("triton_weight_only_int4_g32_same_tile", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT4_G32_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int4_g32_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_g32_same_tile,
+    opaque=opaque_weight_only_int4_g32_same_tile,
+)
+
+
+def adapt_weight_only_int4_g32_asym(form: int, functions: tuple[object, ...]) -> WeightOnlyInt4G32Asym:
+    """`triton.weight_only_int4_g32_asym` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4G32Asym", functions[0])
+
+
+def opaque_weight_only_int4_g32_asym(kernel: Callable[..., object]) -> WeightOnlyInt4G32Asym:
+    """`triton.weight_only_int4_g32_asym` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt4G32Asym", opaque("triton_weight_only_int4_g32_asym", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT4_G32_ASYM: Final = Kernel(
+    name="triton.weight_only_int4_g32_asym",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_g32_asym,
+    opaque=opaque_weight_only_int4_g32_asym,
+)
+
+
+def adapt_weight_only_int4_g32_asym_same_tile(
+    form: int, functions: tuple[object, ...]
+) -> WeightOnlyInt4G32AsymSameTile:
+    """`triton.weight_only_int4_g32_asym_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4G32AsymSameTile", functions[0])
+
+
+def opaque_weight_only_int4_g32_asym_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt4G32AsymSameTile:
+    """`triton.weight_only_int4_g32_asym_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt4G32AsymSameTile", opaque("triton_weight_only_int4_g32_asym_same_tile", schema, kernel, fake)
+    )
+
+
+WEIGHT_ONLY_INT4_G32_ASYM_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int4_g32_asym_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_g32_asym_same_tile,
+    opaque=opaque_weight_only_int4_g32_asym_same_tile,
+)
+
+
+def adapt_weight_only_int4_channel(form: int, functions: tuple[object, ...]) -> WeightOnlyInt4Channel:
+    """`triton.weight_only_int4_channel` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4Channel", functions[0])
+
+
+def opaque_weight_only_int4_channel(kernel: Callable[..., object]) -> WeightOnlyInt4Channel:
+    """`triton.weight_only_int4_channel` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt4Channel", opaque("triton_weight_only_int4_channel", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT4_CHANNEL: Final = Kernel(
+    name="triton.weight_only_int4_channel",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_channel,
+    opaque=opaque_weight_only_int4_channel,
+)
+
+
+def adapt_weight_only_int4_channel_same_tile(form: int, functions: tuple[object, ...]) -> WeightOnlyInt4ChannelSameTile:
+    """`triton.weight_only_int4_channel_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4ChannelSameTile", functions[0])
+
+
+def opaque_weight_only_int4_channel_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt4ChannelSameTile:
+    """`triton.weight_only_int4_channel_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt4ChannelSameTile", opaque("triton_weight_only_int4_channel_same_tile", schema, kernel, fake)
+    )
+
+
+WEIGHT_ONLY_INT4_CHANNEL_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int4_channel_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_channel_same_tile,
+    opaque=opaque_weight_only_int4_channel_same_tile,
+)
+
+
+def adapt_weight_only_int8_channel(form: int, functions: tuple[object, ...]) -> WeightOnlyInt8Channel:
+    """`triton.weight_only_int8_channel` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt8Channel", functions[0])
+
+
+def opaque_weight_only_int8_channel(kernel: Callable[..., object]) -> WeightOnlyInt8Channel:
+    """`triton.weight_only_int8_channel` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt8Channel", opaque("triton_weight_only_int8_channel", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT8_CHANNEL: Final = Kernel(
+    name="triton.weight_only_int8_channel",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int8_channel,
+    opaque=opaque_weight_only_int8_channel,
+)
+
+
+def adapt_weight_only_int8_channel_same_tile(form: int, functions: tuple[object, ...]) -> WeightOnlyInt8ChannelSameTile:
+    """`triton.weight_only_int8_channel_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt8ChannelSameTile", functions[0])
+
+
+def opaque_weight_only_int8_channel_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt8ChannelSameTile:
+    """`triton.weight_only_int8_channel_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt8ChannelSameTile", opaque("triton_weight_only_int8_channel_same_tile", schema, kernel, fake)
+    )
+
+
+WEIGHT_ONLY_INT8_CHANNEL_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int8_channel_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int8_channel_same_tile,
+    opaque=opaque_weight_only_int8_channel_same_tile,
+)
+
+
+def adapt_weight_only_int8_g128_asym(form: int, functions: tuple[object, ...]) -> WeightOnlyInt8G128Asym:
+    """`triton.weight_only_int8_g128_asym` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt8G128Asym", functions[0])
+
+
+def opaque_weight_only_int8_g128_asym(kernel: Callable[..., object]) -> WeightOnlyInt8G128Asym:
+    """`triton.weight_only_int8_g128_asym` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt8G128Asym", opaque("triton_weight_only_int8_g128_asym", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT8_G128_ASYM: Final = Kernel(
+    name="triton.weight_only_int8_g128_asym",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int8_g128_asym,
+    opaque=opaque_weight_only_int8_g128_asym,
+)
+
+
+def adapt_weight_only_int8_g128_asym_same_tile(
+    form: int, functions: tuple[object, ...]
+) -> WeightOnlyInt8G128AsymSameTile:
+    """`triton.weight_only_int8_g128_asym_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt8G128AsymSameTile", functions[0])
+
+
+def opaque_weight_only_int8_g128_asym_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt8G128AsymSameTile:
+    """`triton.weight_only_int8_g128_asym_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt8G128AsymSameTile", opaque("triton_weight_only_int8_g128_asym_same_tile", schema, kernel, fake)
+    )
+
+
+WEIGHT_ONLY_INT8_G128_ASYM_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int8_g128_asym_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int8_g128_asym_same_tile,
+    opaque=opaque_weight_only_int8_g128_asym_same_tile,
+)
+
+
+def adapt_weight_only_int4_channel_asym(form: int, functions: tuple[object, ...]) -> WeightOnlyInt4ChannelAsym:
+    """`triton.weight_only_int4_channel_asym` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4ChannelAsym", functions[0])
+
+
+def opaque_weight_only_int4_channel_asym(kernel: Callable[..., object]) -> WeightOnlyInt4ChannelAsym:
+    """`triton.weight_only_int4_channel_asym` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt4ChannelAsym", opaque("triton_weight_only_int4_channel_asym", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT4_CHANNEL_ASYM: Final = Kernel(
+    name="triton.weight_only_int4_channel_asym",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_channel_asym,
+    opaque=opaque_weight_only_int4_channel_asym,
+)
+
+
+def adapt_weight_only_int4_channel_asym_same_tile(
+    form: int, functions: tuple[object, ...]
+) -> WeightOnlyInt4ChannelAsymSameTile:
+    """`triton.weight_only_int4_channel_asym_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt4ChannelAsymSameTile", functions[0])
+
+
+def opaque_weight_only_int4_channel_asym_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt4ChannelAsymSameTile:
+    """`triton.weight_only_int4_channel_asym_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt4ChannelAsymSameTile",
+        opaque("triton_weight_only_int4_channel_asym_same_tile", schema, kernel, fake),
+    )
+
+
+WEIGHT_ONLY_INT4_CHANNEL_ASYM_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int4_channel_asym_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int4_channel_asym_same_tile,
+    opaque=opaque_weight_only_int4_channel_asym_same_tile,
+)
+
+
+def adapt_weight_only_int8_channel_asym(form: int, functions: tuple[object, ...]) -> WeightOnlyInt8ChannelAsym:
+    """`triton.weight_only_int8_channel_asym` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt8ChannelAsym", functions[0])
+
+
+def opaque_weight_only_int8_channel_asym(kernel: Callable[..., object]) -> WeightOnlyInt8ChannelAsym:
+    """`triton.weight_only_int8_channel_asym` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast("WeightOnlyInt8ChannelAsym", opaque("triton_weight_only_int8_channel_asym", schema, kernel, fake))
+
+
+WEIGHT_ONLY_INT8_CHANNEL_ASYM: Final = Kernel(
+    name="triton.weight_only_int8_channel_asym",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int8_channel_asym,
+    opaque=opaque_weight_only_int8_channel_asym,
+)
+
+
+def adapt_weight_only_int8_channel_asym_same_tile(
+    form: int, functions: tuple[object, ...]
+) -> WeightOnlyInt8ChannelAsymSameTile:
+    """`triton.weight_only_int8_channel_asym_same_tile` as its newest release is called, from a form of any release."""
+    return cast("WeightOnlyInt8ChannelAsymSameTile", functions[0])
+
+
+def opaque_weight_only_int8_channel_asym_same_tile(kernel: Callable[..., object]) -> WeightOnlyInt8ChannelAsymSameTile:
+    """`triton.weight_only_int8_channel_asym_same_tile` as a custom op, which torch.compile does not look into."""
+
+    def fake(
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        weight_zero_point: Tensor | None,
+        bias: Tensor | None,
+        output_dtype: torch.dtype,
+        codes: str,
+        scale: str,
+        group: int,
+        rows_of_scale: int,
+        same_tile: bool,
+    ) -> Tensor:
+        return x.new_empty((x.shape[0], weight.shape[0]), dtype=output_dtype)
+
+    schema = "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? weight_zero_point, Tensor? bias, ScalarType output_dtype, str codes, str scale, int group, int rows_of_scale, bool same_tile) -> Tensor"
+    return cast(
+        "WeightOnlyInt8ChannelAsymSameTile",
+        opaque("triton_weight_only_int8_channel_asym_same_tile", schema, kernel, fake),
+    )
+
+
+WEIGHT_ONLY_INT8_CHANNEL_ASYM_SAME_TILE: Final = Kernel(
+    name="triton.weight_only_int8_channel_asym_same_tile",
+    library="triton",
+    forms=(
+        Form(
+            symbols=("qscheme.kernels.weight_only.weight_only",),
+            positional=0,
+            keywords=(
+                "x",
+                "weight",
+                "weight_scale",
+                "bias",
+                "output_dtype",
+                "codes",
+                "scale",
+                "group",
+                "rows_of_scale",
+                "same_tile",
+            ),
+        ),
+    ),
+    adapt=adapt_weight_only_int8_channel_asym_same_tile,
+    opaque=opaque_weight_only_int8_channel_asym_same_tile,
+)
+
 if TYPE_CHECKING:
 
     class WeightOnlyFp8(Protocol):
@@ -1139,6 +2007,304 @@ if TYPE_CHECKING:
         ) -> Tensor: ...
 
     class WeightOnlyInt4G128AsymSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4G64Asym(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4G64AsymSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4G32(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4G32SameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4G32Asym(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4G32AsymSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4Channel(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4ChannelSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt8Channel(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt8ChannelSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt8G128Asym(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt8G128AsymSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4ChannelAsym(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt4ChannelAsymSameTile(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt8ChannelAsym(Protocol):
+        """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
+
+        def __call__(
+            self,
+            *,
+            x: Tensor,
+            weight: Tensor,
+            weight_scale: Tensor,
+            weight_zero_point: Tensor | None = ...,
+            bias: Tensor | None,
+            output_dtype: torch.dtype,
+            codes: str,
+            scale: str,
+            group: int,
+            rows_of_scale: int,
+            same_tile: bool,
+        ) -> Tensor: ...
+
+    class WeightOnlyInt8ChannelAsymSameTile(Protocol):
         """`qscheme.kernels.weight_only.weight_only`: x [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(

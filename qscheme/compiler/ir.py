@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from qscheme.compiler.source import Place
     from qscheme.releases import History
-    from qscheme.types import Device, LibrarySource, Operand, ReasonKind, Rule, ScaleFormat, Switch, TunedTable
+    from qscheme.types import (
+        Device,
+        LibrarySource,
+        Operand,
+        Packing,
+        ReasonKind,
+        Rule,
+        ScaleFormat,
+        Switch,
+        TunedTable,
+    )
 
 Constant: TypeAlias = "bool | int | float | str | Imported"
 
@@ -112,7 +122,8 @@ class OperandUse:
     """How a kernel takes one operand: by keyword or position, in which layout, viewed how.
 
     granularity, formats: the tiles and the formats that a scale may have, empty for any. required: whether zeros stand
-    in for a missing bias. applies: what the kernel does with a global scale, None for what the scheme says.
+    in for a missing bias. applies: what the kernel does with a global scale, None for what the scheme says. packing:
+    how it reads the codes of an integer weight.
     """
 
     role: str
@@ -124,6 +135,7 @@ class OperandUse:
     required: bool = False
     formats: tuple[str, ...] = ()
     applies: str | None = None
+    packing: Packing = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +226,11 @@ class Kernel:
     def takes_codes(self) -> bool:
         """Whether it is a GEMM of codes, and not of x as it is."""
         return self.accumulators or self.operand("x_scale") is not None
+
+    def reads(self, weight: Operand) -> Packing:
+        """The packing in which this GEMM reads a weight: the stored one if it is told what the weight is."""
+        use = self.operand("weight")
+        return weight.packing if use is None or self.operand("weight_operand") else use.packing
 
 
 @dataclass(frozen=True, slots=True)

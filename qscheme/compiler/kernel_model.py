@@ -61,6 +61,9 @@ class OperandModel(Closed):
     applies: GlobalScale | None = Field(
         default=None, description="of a global scale: what the kernel does with it; absent if it follows the scheme"
     )
+    packing: Literal["int32_columns"] | None = Field(
+        default=None, description="of an integer weight: the words that the kernel reads; absent for a code to a byte"
+    )
     dtype: Literal["bytes", "fp4x2", "e8m0", "fp32", "any"] | None = Field(
         default=None, description="how its bytes are viewed; of a bias, what it is cast to, any for not at all"
     )

@@ -40,7 +40,7 @@ TAKEN = frozenset((
     "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
     "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu",
     "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows", "k_major",
-    "pad_rows", "padded_column_major", "row_major", "row_vector", "shuffle_16x16", "swizzle_32_4_4",
+    "pad_rows", "padded_column_major", "repacked", "row_major", "row_vector", "shuffle_16x16", "swizzle_32_4_4",
     "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme",
     "backend", "call", "device", "operand",
     "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
@@ -241,6 +241,8 @@ def _operand_problems(role: str, use: OperandModel) -> Iterator[tuple[tuple[str 
     for word, given in (("granularity", use.granularity), ("formats", use.formats)):
         if given and not scale:
             yield (word,), f"only scales have {'a granularity' if word == 'granularity' else 'formats'}, not {role}"
+    if use.packing is not None and not weight:
+        yield ("packing",), f"only the weight has a packing, not {role}"
     if use.applies is not None and not role.endswith("_global_scale"):
         yield ("applies",), f"only a global scale is applied, not {role}"
     if use.dtype in ("any", "fp32") and role != "bias":
@@ -285,6 +287,7 @@ def _operand(role: str, use: OperandModel) -> ir.OperandUse:
         use.required is not None,
         use.formats,
         use.applies,
+        use.packing or "plain",
     )
 
 

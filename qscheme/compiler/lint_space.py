@@ -18,6 +18,7 @@ from qscheme.compiler.lint_releases import OWN, Releases
 from qscheme.compiler.support import runs_on
 from qscheme.compiler.versions import limits_in, ranges_in
 from qscheme.types import BATCH_INVARIANT, Device
+from qscheme.words import codes_together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -150,7 +151,8 @@ class Space:
     @cached_property
     def unit(self) -> int:
         """What K is always a multiple of."""
-        return 8 if self.scheme.weight.packing != "plain" else UNITS.get(self.scheme.weight.format, 1)
+        weight = self.scheme.weight
+        return UNITS.get(weight.format, 1) * codes_together(weight.format, weight.packing)[1]
 
     @cached_property
     def _boxes(self) -> dict[tuple[Device, Versions], tuple[Box | None, ...]]:

@@ -158,7 +158,7 @@ class WeightModel(Closed):
     scale: ScaleFormat = Field(default="fp32", description="the format of its scales")
     symmetric: bool = Field(default=True, description="false if codes have a zero point")
     global_scale: GlobalScale | None = Field(default=None, description="how one more scale of the tensor is applied")
-    packing: Packing = Field(default="plain", description="how int4 codes are stored")
+    packing: Packing = Field(default="plain", description="how integer codes, zero points and scales are stored")
     stored_scales: tuple[ScaleFormat, ...] = Field(
         default=(), min_length=1, description="scale formats that checkpoints store; absent for the scale's own"
     )

@@ -19,8 +19,7 @@ def operand_problems(scheme: SchemeFile) -> Iterator[tuple[KeyPath, str]]:
     if weight.scale == "e8m0" and "fp32" in weight.stored_scales:
         position = weight.stored_scales.index("fp32")
         yield ("weight", "stored_scales", position), "an e8m0 scale cannot be made from a stored fp32 one"
-    if weight.packing != "plain" and weight.format != "int4":
-        yield ("weight", "packing"), f"only int4 codes are packed by a scheme's word, not {weight.format}"
+    yield from _packing_problems(weight)
     yield from _rule_problems("weight", weight)
     if isinstance(activation, str):
         return
@@ -34,6 +33,20 @@ def operand_problems(scheme: SchemeFile) -> Iterator[tuple[KeyPath, str]]:
     if activation.mode == "static" and (activation.granularity != "per_tensor" or activation.scale != "fp32"):
         yield ("activation", "mode"), "a static activation has one fp32 scale: granularity per_tensor, scale fp32"
     yield from _rule_problems("activation", activation)
+
+
+def _packing_problems(weight: WeightModel) -> Iterator[tuple[KeyPath, str]]:
+    """What a word for the way that codes are stored cannot say."""
+    path, packing = ("weight", "packing"), weight.packing
+    if packing == "plain":
+        return
+    formats = ("int4",) if packing in ("awq", "quark") else ("int4", "int8")
+    if weight.format not in formats:
+        yield path, f"{packing} stores {' and '.join(formats)} codes, not {weight.format}"
+    if packing in ("awq", "gptq", "gptq_v2") and weight.symmetric:
+        yield path, f"{packing} stores zero points, which a symmetric weight has not; say symmetric: false"
+    if weight.granularity != "per_channel" and not weight.granularity.startswith("1x"):
+        yield path, f"{packing} stores scales per_channel or of tiles in one row, not {weight.granularity}"
 
 
 def _rule_problems(name: str, operand: ActivationModel | WeightModel) -> Iterator[tuple[KeyPath, str]]:

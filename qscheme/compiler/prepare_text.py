@@ -56,6 +56,8 @@ def prepare_lines(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[str]:
         scale = f"{SCALE_STEPS[backend.weight_scale_layout]}({scale})"
     elif scale != "layer.weight_scale" or gemm.operand("weight_operand") is None:  # the reference reads any strides
         scale = f"row_major({scale})"
+    if (read := gemm.reads(scheme.weight)) != scheme.weight.packing:
+        weight = f"repacked({weight}, {scheme.weight.format!r}, {scheme.weight.packing!r}, {read!r})"
     yield "return Prepared("
     yield f"    backend={backend.name!r},"
     yield f"    weight={WEIGHT_STEPS[backend.weight_layout]}({weight}),"

@@ -44,7 +44,8 @@ def multiply(
         values_x = tl.load(x_rows + inner[:, None], mask=inside, other=0.0)
         zero = no_zero
         if ZERO:
-            zero = tl.load(zero_point + of_scales + begin // GROUP, mask=in_columns, other=0).to(tl.int8)[:, None]
+            group_of_zero = begin // GROUP if GROUP else 0
+            zero = tl.load(zero_point + of_scales + group_of_zero, mask=in_columns, other=0).to(tl.int8)[:, None]
         if PACKED:
             half = begin // 2 + tl.arange(0, BLOCK_K // 2)
             within = in_columns[:, None] if EVEN_K else in_columns[:, None] & (half < stored_k)[None, :]
