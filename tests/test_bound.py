@@ -406,7 +406,7 @@ def test_scales_may_be_stored_in_another_format_when_they_are_refreshed() -> Non
     facts = Facts.simulate("cpu")
     layer = example("fp8_block128", N, K).layer
     bound, x = qscheme.dispatch(layer, facts), random_x(3, K)
-    layer.weight_scale = torch.tensor([[126, 128]], dtype=torch.uint8)
+    layer.weight_scale = torch.tensor([[126, 128, 127, 125]], dtype=torch.uint8)
     bound.refresh(layer)
     assert torch.equal(qscheme.dispatch(layer, facts)(x), bound(x))
 
