@@ -23,7 +23,7 @@ from qscheme.binding import Bound
 from qscheme.tables import load
 from qscheme.types import BATCH_INVARIANT
 
-N, K = 128, 256
+N, K = 128, 512
 ROWS = (1, 31, 32, 64, 65, 200)
 
 
@@ -55,6 +55,8 @@ HERE = [case for case in EVERY if case[1] == "reference" or (case[1].startswith(
 every_backend = pytest.mark.parametrize("case", EVERY, ids=lambda case: "-".join(case[:2]))
 every_backend_here = pytest.mark.parametrize("case", HERE, ids=lambda case: "-".join(case[:2]))
 every_aiter_backend = pytest.mark.parametrize("case", OF_AITER, ids=lambda case: "-".join(case[:2]))
+QUANTIZED = [case for case in OF_AITER if load().scheme(case[0]).activation is not None]
+every_quantizing_backend = pytest.mark.parametrize("case", QUANTIZED, ids=lambda case: "-".join(case[:2]))
 
 Install = Callable[..., PaperAiter]
 
@@ -197,7 +199,7 @@ def test_batch_invariance_keeps_the_tile_and_drops_the_split(scheme: str, instal
         assert config == paper.calls[-1][1]["config"]
 
 
-@every_aiter_backend
+@every_quantizing_backend
 def test_codes_are_not_quantized_again(case: tuple[str, str, Facts], install: Install) -> None:
     paper = install()
     bound, _ = bind(case)
@@ -208,7 +210,7 @@ def test_codes_are_not_quantized_again(case: tuple[str, str, Facts], install: In
     assert ["gemm"] * len(ROWS) == [name[:4] for name in paper.called if name != "_get_config"]
 
 
-@every_aiter_backend
+@every_quantizing_backend
 def test_no_rows_call_no_kernel(case: tuple[str, str, Facts], install: Install) -> None:
     paper = install()
     bound, _ = bind(case, bias=torch.bfloat16)
@@ -404,7 +406,7 @@ def test_scales_may_be_stored_in_another_format_when_they_are_refreshed() -> Non
     facts = Facts.simulate("cpu")
     layer = example("fp8_block128", N, K).layer
     bound, x = qscheme.dispatch(layer, facts), random_x(3, K)
-    layer.weight_scale = torch.tensor([[126, 128]], dtype=torch.uint8)
+    layer.weight_scale = torch.tensor([[126, 128, 127, 125]], dtype=torch.uint8)
     bound.refresh(layer)
     assert torch.equal(qscheme.dispatch(layer, facts)(x), bound(x))
 

@@ -28,7 +28,7 @@ ROUNDING = 0.005
 
 ROWS = (0, 1, 17)
 SHAPES = ((75, 290), (33, 515), (260, 131), (1, 1))
-N, K = 128, 256  # what every kernel takes
+N, K = 128, 512  # what every kernel takes
 
 SCHEMES = load().schemes
 WEIGHT_ONLY = [name for name in SCHEMES if load().scheme(name).activation is None]
