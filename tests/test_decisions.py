@@ -15,11 +15,11 @@ from folders import EVERY_FEATURE, compiled
 
 import qscheme
 from qscheme import Facts
-from qscheme.compiler.axes import Point
 from qscheme.compiler.cubes import common, covering, joined, minus, overlap, without
-from qscheme.compiler.decisions import Space, backend_at
 from qscheme.compiler.folder import read_folder
+from qscheme.compiler.points import Point, locate
 from qscheme.compiler.resolve import resolve
+from qscheme.compiler.space import Side, Space, backend_at
 from qscheme.operands import DTYPES
 from qscheme.tables import Tables, load, shipped_schemes
 
@@ -82,7 +82,7 @@ def random_point(space: Space, draw: random.Random, inside: Cube) -> Point:
         n=int(values["size", "n"] or 0) * draw.choice([1, 5, 4, 16]),
         k=int(values["size", "k"] or 0) * draw.choice([1, 5, 4, 16]),
         output=str(values["output", "output"]),
-        fused=bool(values["fused", "fused"]),
+        fused=bool(values.get(("fused", "fused"))),
         tuned=frozenset(
             (a.table, m) for a in space.axes for m in a.rows if values[a.kind, a.name] or draw.random() < 0.1
         ),
@@ -93,9 +93,10 @@ def random_point(space: Space, draw: random.Random, inside: Cube) -> Point:
 
 def compare(catalogue: ir.Catalogue, tables: Tables, points: int) -> Counter[tuple[str, str | None]]:
     """The number of points for each decision: some anywhere, some in every region and some beside it."""
-    space, draw, seen = Space.of(catalogue), random.Random(7), Counter[tuple[str, str | None]]()
+    side, draw, seen = Side.of(catalogue), random.Random(7), Counter[tuple[str, str | None]]()
     for scheme in catalogue.schemes:
-        decided = space.decisions(catalogue, scheme)
+        space = Space.of((side, scheme))
+        decided = space.decisions(side, scheme)
         regions = [draw.choice(found.cubes) for found in decided if found.cubes for _ in range(points)]
         beside = [
             tuple(full if draw.random() < 0.1 else mask for full, mask in zip(space.full, c, strict=True))
@@ -105,7 +106,7 @@ def compare(catalogue: ir.Catalogue, tables: Tables, points: int) -> Counter[tup
             point = random_point(space, draw, cube)
             asked = point._replace(fused=point.fused and scheme.weight.granularity == "per_tensor")
             expected = explained(scheme.name, asked, tables)
-            assert expected == backend_at(decided, space.locate(asked)), (scheme.name, asked)
+            assert expected == backend_at(decided, locate(space, asked)), (scheme.name, asked)
             seen[scheme.name, expected] += 1
     return seen
 
@@ -134,9 +135,10 @@ def test_every_feature_decides_as_its_generated_code_does(tmp_path: Path, monkey
 @pytest.mark.parametrize("folder", [shipped_schemes(), EVERY_FEATURE], ids=["shipped", "every_feature"])
 def test_every_point_has_one_decision(folder: Path) -> None:
     catalogue = catalogue_of(folder)
-    space = Space.of(catalogue)
+    side = Side.of(catalogue)
     for scheme in catalogue.schemes:
-        cubes = [cube for decided in space.decisions(catalogue, scheme) for cube in decided.cubes]
+        space = Space.of((side, scheme))
+        cubes = [cube for decided in space.decisions(side, scheme) for cube in decided.cubes]
         assert () == without([space.full], cubes), scheme.name
         assert volume(space.full) == sum(map(volume, cubes)), scheme.name
 

@@ -16,11 +16,12 @@ from folders import EVERY_FEATURE
 from qscheme.cli import main
 from qscheme.compiler.axes import Axis
 from qscheme.compiler.cubes import overlap, without
-from qscheme.compiler.decisions import Space, backend_at
 from qscheme.compiler.difference import Difference, difference
 from qscheme.compiler.folder import read_folder
 from qscheme.compiler.region_text import axis_text
 from qscheme.compiler.resolve import resolve
+from qscheme.compiler.space import Side, Space, backend_at
+from qscheme.compiler.timelines import versions_of
 from qscheme.tables import shipped_schemes
 
 if TYPE_CHECKING:
@@ -83,9 +84,12 @@ def test_the_points_of_a_removed_backend_go_to_the_next_one(tmp_path: Path) -> N
 
 def test_a_stricter_multiple_moves_the_sizes_between(tmp_path: Path) -> None:
     assert [
-        f"{scheme} on every architecture but cpu or unknown ones, N % 8 = 0 and N % 16 != 0, K % 8 = 0, "
-        "unless aiter_triton runs: torch_int_mm -> reference"
+        f"{scheme} on every architecture but cpu or unknown ones, N % 8 = 0 and N % 16 != 0, K % 8 = 0, {rest}"
         for scheme in ("int8_ptpc", "int8_tensor_static")
+        for rest in (
+            "unless aiter_triton runs: torch_int_mm -> reference",
+            "switch batch_invariant on: torch_int_mm -> no backend",
+        )
     ] == lines(tmp_path, ("kernels/torch", "multiple_of: {n: 8, k: 8}}", "multiple_of: {n: 16, k: 8}}"))
 
 
@@ -127,12 +131,14 @@ EDITS: dict[str, list[tuple[str, str, str]]] = {
 def test_every_point_moves_as_the_decisions_on_both_sides_say(name: str, tmp_path: Path) -> None:
     old, new = BEFORE, catalogue_of(edited(tmp_path, *EDITS[name]))
     found, draw = difference(old, new), random.Random(3)
-    space = found.space
     assert found.moved or found.changed
     after = {scheme.name: scheme for scheme in new.schemes}
+    versions = versions_of(old, new)
     for scheme in old.schemes:
+        one, other = (Side.of(old, versions), scheme), (Side.of(new, versions), after[scheme.name])
+        space = Space.of(one, other)
         moves = [move for move in found.moved if move.scheme == scheme.name]
-        was, now = space.decisions(old, scheme), space.decisions(new, after[scheme.name])
+        was, now = space.decisions(*one), space.decisions(*other)
         starts = [space.full] * 20 + [draw.choice(move.cubes) for move in moves for _ in range(40)]
         for start in starts:
             loose = tuple(full if draw.random() < 0.15 else mask for full, mask in zip(space.full, start, strict=True))
@@ -152,7 +158,8 @@ def test_every_point_moves_as_the_decisions_on_both_sides_say(name: str, tmp_pat
 def test_a_region_names_the_better_backends_that_run_inside_it_and_no_others(tmp_path: Path) -> None:
     found = difference(BEFORE, catalogue_of(edited(tmp_path, *EDITS["a backend less"])))
     (move,) = found.moved
-    space, decided = found.space, found.space.decisions(BEFORE, BEFORE.schemes[1])
+    space, side = move.space, Side.of(BEFORE)
+    decided = space.decisions(side, BEFORE.schemes[1])
     for cube, better in move.told:
         inside = {d.backend for d in decided if overlap([cube], d.cubes)}
         assert {"aiter_ck", *better} == inside
@@ -262,7 +269,6 @@ def test_a_folder_with_its_own_devices_may_be_compared(tmp_path: Path) -> None:
     found = difference(*(catalogue_of(at, at) for at in (EVERY_FEATURE, folder)))
     assert isinstance(found, Difference)
     assert ["switch fast: default: no -> yes"] == list(found.lines())
-    assert isinstance(found.space, Space)
 
 
 def test_a_revision_of_git_is_a_folder_of_its_time(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

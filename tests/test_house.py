@@ -31,7 +31,11 @@ TEXTS = [
     if path.is_file() and not any(part.startswith(".") and part != ".ci" for part in path.relative_to(ROOT).parts)
 ]
 LINES = 320
-LONGER = {"cli.py": "every command and its options", "facts.py": "the only file that asks the machine", "types.py": "the vocabulary"}
+LONGER = {
+    "cli.py": "every command and its options",
+    "facts.py": "the only file that asks the machine",
+    "types.py": "the vocabulary",
+}
 HEAVY = {"aiter", "jinja2", "pydantic", "rich", "triton", "typer", "yaml"}
 IMPORTED_AITER, STARTED_CUDA = 97, 98
 

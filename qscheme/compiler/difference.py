@@ -6,16 +6,17 @@ import dataclasses
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from qscheme.compiler.cubes import covering, joined, overlap
-from qscheme.compiler.decisions import Space
 from qscheme.compiler.region_text import region_data, region_text
 from qscheme.compiler.scheme_text import when_text
+from qscheme.compiler.space import Side, Space
+from qscheme.compiler.timelines import versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from qscheme.compiler import ir
     from qscheme.compiler.cubes import Cube
-    from qscheme.compiler.decisions import Decided
+    from qscheme.compiler.space import Decided
 
 NO_BACKEND = "no backend"
 
@@ -34,6 +35,7 @@ class Moved(NamedTuple):
     """
 
     scheme: str
+    space: Space
     before: str | None
     after: str | None
     cubes: tuple[Cube, ...]
@@ -59,7 +61,6 @@ class Changed(NamedTuple):
 class Difference(NamedTuple):
     """Everything that differs between two catalogues; false if nothing does."""
 
-    space: Space
     defaults: Mapping[str, bool]
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -76,7 +77,7 @@ class Difference(NamedTuple):
         for move in self.moved:
             for cube, better in move.told:
                 unless = f", unless {' or '.join(better)} runs" if better else ""
-                where = region_text(self.space, cube, self.defaults)
+                where = region_text(move.space, cube, self.defaults)
                 yield f"{move.scheme} {where}{unless}: {move.before or NO_BACKEND} -> {move.after or NO_BACKEND}"
         yield from (change.text for change in self.changed)
 
@@ -92,13 +93,13 @@ class Difference(NamedTuple):
                     "after": move.after,
                     "regions": [
                         {
-                            "text": region_text(self.space, cube, self.defaults),
-                            "where": region_data(self.space, cube),
+                            "text": region_text(move.space, cube, self.defaults),
+                            "where": region_data(move.space, cube),
                             "unless": list(better),
                         }
                         for cube, better in move.told
                     ],
-                    "exact": [region_data(self.space, cube) for cube in move.cubes],
+                    "exact": [region_data(move.space, cube) for cube in move.cubes],
                 }
                 for move in self.moved
             ],
@@ -108,18 +109,14 @@ class Difference(NamedTuple):
 
 def difference(old: ir.Catalogue, new: ir.Catalogue) -> Difference:
     """Compare two catalogues over every point that either of them tells apart."""
-    space = Space.of(old, new)
+    versions = versions_of(old, new)
+    one, other = Side.of(old, versions), Side.of(new, versions)
     before, after = ({scheme.name: scheme for scheme in catalogue.schemes} for catalogue in (old, new))
     both = [name for name in after if name in before]
-    moved = [
-        move
-        for name in both
-        for move in _moves(name, space.decisions(old, before[name]), space.decisions(new, after[name]), space)
-    ]
+    moved = [move for name in both for move in _moves((one, before[name]), (other, after[name]))]
     switches = {switch.name: switch.default for switch in new.switches}
     was = {switch.name: switch.default for switch in old.switches}
     return Difference(
-        space,
         {name: default for name, default in switches.items() if was.get(name, default) == default},
         tuple(name for name in after if name not in before),
         tuple(name for name in before if name not in after),
@@ -128,8 +125,11 @@ def difference(old: ir.Catalogue, new: ir.Catalogue) -> Difference:
     )
 
 
-def _moves(scheme: str, old: Sequence[Decided], new: Sequence[Decided], space: Space) -> Iterator[Moved]:
-    if list(old) == list(new):
+def _moves(before: tuple[Side, ir.Scheme], after: tuple[Side, ir.Scheme]) -> Iterator[Moved]:
+    """What changes in one scheme."""
+    space = Space.of(before, after)
+    old, new = space.decisions(*before), space.decisions(*after)
+    if old == new:
         return
     kept = {
         was.backend: both
@@ -151,7 +151,7 @@ def _moves(scheme: str, old: Sequence[Decided], new: Sequence[Decided], space: S
                 }
                 found = covering(cubes, [cube for free in better.values() for cube in free], either)
                 told = [(cube, tuple(name for name, free in better.items() if overlap([cube], free))) for cube in found]
-                yield Moved(scheme, was.backend, now.backend, cubes, tuple(told))
+                yield Moved(after[1].name, space, was.backend, now.backend, cubes, tuple(told))
 
 
 def _above(backend: str | None, decided: Sequence[Decided]) -> list[str]:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from qscheme.compiler import ir
     from qscheme.compiler.folder import Folder
-    from qscheme.compiler.lint_choices import Subject
     from qscheme.compiler.lint_rules import AnyFile, Finding
+    from qscheme.compiler.lint_subject import Subject
     from qscheme.compiler.source import KeyPath
 
 _YAML_1_1 = (

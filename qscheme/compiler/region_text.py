@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from qscheme.compiler.axes import Axis
     from qscheme.compiler.cubes import Cube
-    from qscheme.compiler.decisions import Space
+    from qscheme.compiler.space import Space
 
 _OTHERS = 4
 """Up to how many architectures are told as exceptions where most of them are meant."""
