@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from qscheme.compiler.source import KeyPath
 
 
+_NAMED = 3
+"""How many architectures a message names."""
+
+
 def choice_findings(subject: Subject) -> Iterator[Finding]:
     """Everything about which backend is chosen when."""
     for index, backend in enumerate(subject.backends):
@@ -113,15 +117,17 @@ def _gaps(subject: Subject) -> Iterator[Finding]:
     asked = space.holds(subject.side, claimed).cubes()
     usual = space.cube(*_usual(subject, ("library", "switch", "tuned")))
     gap = first(subject.able, len(subject.able), overlap(asked, [usual]))
-    known = len(subject.side.devices)
-    for arch in (str(arch) for arch in space.axes[0].values[:known]):
-        there = space.cube((0, space.axes[0].among([arch])))
-        point = space.sample(overlap(gap, [there]))
+    archs: dict[Cube, list[str]] = {}
+    for at, arch in enumerate(subject.side.devices):
+        point = space.sample(overlap(gap, [space.cube((0, 1 << at))]))
         if point is not None:
-            message = f"claims {arch}, and no backend runs this layer there"
-            cure = "add a backend, or narrow the claim"
-            witness = subject.witness(point, *everyone)
-            yield finding("QS104", subject.file, ("claims",), message, cure, witness, key=True)
+            archs.setdefault(point[1:], []).append(arch)
+    for layer, there in archs.items():
+        point = (1 << space.axes[0].values.index(there[0]), *layer)
+        more = f" and {len(there) - _NAMED} more" * (len(there) > _NAMED)
+        message = f"claims {', '.join(there[:_NAMED])}{more}, and no backend runs this layer there"
+        cure = "add a backend, or narrow the claim"
+        yield finding("QS104", subject.file, ("claims",), message, cure, subject.witness(point, *everyone), key=True)
 
 
 def _misplaced(subject: Subject) -> Iterator[Finding]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from qscheme.compiler.cubes import overlap
 from qscheme.compiler.lint_rules import finding
 from qscheme.compiler.lint_subject import parts, stated
-from qscheme.compiler.points import words
+from qscheme.compiler.points import asked_words
 from qscheme.compiler.space import Held, Space
 
 if TYPE_CHECKING:
@@ -119,8 +120,12 @@ def _all(held: Held, others: Iterable[Held]) -> Held:
 
 def _witness(entry: Entry, held: Held, condition: Held) -> tuple[tuple[str, str], ...]:
     """An example of where some conditions hold, and with them a further one: the facts that it asks for."""
-    point = entry.space.sample(held.cubes())
-    return () if point is None else words(entry.space, point, [condition], always=())
+    scope = 0
+    for cube in condition.refused:
+        scope |= cube[0]
+    cubes = held.cubes()
+    point = entry.space.sample(overlap(cubes, [entry.space.cube((0, scope))]) if scope else cubes)
+    return () if point is None else asked_words(entry.space, point, condition)
 
 
 def twice(file: AnyFile) -> Iterator[Finding]:

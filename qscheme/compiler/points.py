@@ -74,27 +74,44 @@ def place_of(axis: Axis, point: Point) -> int:
     return axis.values.index(value)
 
 
-LAYER: tuple[Kind, ...] = ("arch", "output", "size")
+LAYER: tuple[Kind, ...] = ("arch", "library", "output", "size")
 """What every layer on every machine has."""
 
 
-def words(
-    space: Space, cube: Cube, asking: Iterable[Held], always: Container[Kind] = LAYER
-) -> tuple[tuple[str, str], ...]:
-    """A point as (what, value) pairs: what some conditions ask for, and the axes that are always told."""
+def words(space: Space, cube: Cube, asking: Iterable[Held]) -> tuple[tuple[str, str], ...]:
+    """A point as (what, value) pairs: what some conditions ask for, and all else that is not as usual.
+
+    What is not told is the default of a switch, an untuned row, one scale: so the pairs say all that decides.
+    """
+    usual = tuple(1 << axis.best(axis.full)[1] for axis in space.axes)
+    told = {at for at, axis in enumerate(space.axes) if cube[at] != usual[at] or axis.kind in LAYER}
+    return _pairs(space, cube, told | _asked(space, asking))
+
+
+def asked_words(space: Space, cube: Cube, condition: Held) -> tuple[tuple[str, str], ...]:
+    """What one condition asks for at a point, as (what, value) pairs."""
+    return _pairs(space, cube, _asked(space, [condition]))
+
+
+def _asked(space: Space, asking: Iterable[Held]) -> set[int]:
     full = space.full
     boxes = [box for held in asking for box in (held.cube, *held.refused)]
-    asked = {at for box in boxes for at, mask in enumerate(box) if mask != full[at]}
+    return {at for box in boxes for at, mask in enumerate(box) if mask != full[at]}
+
+
+def _pairs(space: Space, cube: Cube, told: Container[int]) -> tuple[tuple[str, str], ...]:
     return tuple(
         pair
         for at, (axis, mask) in enumerate(zip(space.axes, cube, strict=True))
-        if at in asked or axis.kind in always
+        if at in told
         for pair in _words(axis, axis.chosen(mask)[0])
     )
 
 
 def _words(axis: Axis, value: Value) -> Iterator[tuple[str, str]]:
     match axis.kind:
+        case "library" if len(axis.values) == 1:
+            pass  # there is nothing to tell
         case "library":
             yield axis.name, "absent" if value is None else _label(axis, str(value))
         case "size":
