@@ -127,9 +127,10 @@ class Space:
         """Where each backend of a scheme is chosen, in their order, and last where none is; every point is in one."""
         accepted = [self.accepted(side, backend).cubes() for backend in scheme.backends]
         chosen = [
-            Decided(backend.name, first(accepted, at, accepted[at])) for at, backend in enumerate(scheme.backends)
+            Decided(backend.name, joined(first(accepted, at, accepted[at])))
+            for at, backend in enumerate(scheme.backends)
         ]
-        return (*chosen, Decided(None, first(accepted, len(accepted), (self.full,))))
+        return (*chosen, Decided(None, joined(first(accepted, len(accepted), (self.full,)))))
 
     def holds(self, side: Side, needs: ir.Needs, kernels: Iterable[ir.Kernel] = ()) -> Held:
         """The points where some needs hold, with a release that has these kernels."""
@@ -230,7 +231,7 @@ def _library(name: str, sides: Sequence[Side]) -> Axis:
 def first(accepted: Sequence[tuple[Cube, ...]], index: int, cubes: tuple[Cube, ...]) -> tuple[Cube, ...]:
     """The points of some cubes that no backend above one takes."""
     above = [cube for taken in accepted[:index] for cube in taken]
-    return joined(without(cubes, above)) if cubes else ()
+    return without(cubes, above) if cubes else ()
 
 
 def backend_at(decided: Iterable[Decided], cube: Cube) -> str | None:
