@@ -442,8 +442,6 @@ def why_not_aiter_triton_rdna4(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("layer", "K a multiple of 128", f"K = {layer.k}"))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
-    if (untuned := facts.untuned(TRITON_A8W8_BLOCKSCALE, layer.n, layer.k, (128,))) is not None:
-        reasons.append(Reason("tuned", "N and K tuned in triton_a8w8_blockscale for M = 128", untuned))
     if not facts.on("aiter"):
         reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
     if not facts.on("aiter_linear"):
