@@ -228,8 +228,9 @@ def _largest(rule: Rule, element: str, fnuz: bool) -> float:
 
 def _scale(amax: Tensor, rule: Rule, operand: Operand, largest: float, fnuz: bool) -> Tensor:
     """One scale for each tile; float32 ones are rounded to float32."""
+    amax = amax.clamp(min=rule.floor)
     if rule.scale == "amax_div":
-        return (amax.clamp(min=rule.floor) / largest).float().clamp(min=2.0**-126).double()
+        return (amax / largest).float().clamp(min=2.0**-126).double()
     element_bits = 1 if operand.format == "fp4_e2m1" else 3
     largest_exponent = 2 if operand.format == "fp4_e2m1" else 7 if fnuz else 8
     mantissa, exponent = torch.frexp(amax)

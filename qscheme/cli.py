@@ -6,17 +6,23 @@ import keyword
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from qscheme import cli_releases
+from qscheme.cli_input import (
+    Json,
+    Schemes,
+    TablesName,
+    Trust,
+    catalogue_of,
+    here_or_shipped,
+    print_json,
+    read,
+    tables_of,
+)
 from qscheme.errors import OutputError, QschemeError, SchemeFileError
-
-if TYPE_CHECKING:
-    from qscheme.compiler.folder import Folder
-    from qscheme.compiler.ir import Catalogue
-    from qscheme.compiler.source import Problem
-    from qscheme.tables import Tables
 
 app = typer.Typer(
     name="qscheme", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -25,15 +31,6 @@ app = typer.Typer(
     context_settings={} if sys.stderr.isatty() else {"terminal_width": 10_000, "max_content_width": 10_000},
     help="Quantized linear layers as data.",
 )  # fmt: skip
-
-Schemes = Annotated[Path, typer.Option("--schemes", help="Folder of scheme files.", metavar="DIR")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON alone.")]
-Trust = Annotated[
-    list[str] | None, typer.Option("--trust-library", help="A further library that symbols may name.", metavar="NAME")
-]
-TablesName = Annotated[
-    str | None, typer.Option("--tables", help="Generated package to read, not the shipped one.", metavar="PACKAGE")
-]
 
 
 def main() -> None:
@@ -67,15 +64,16 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Compile schemes into typed dispatch tables."""
+    from qscheme.compiler.emit import emit
     from qscheme.compiler.output import compare, write
 
     if not (package.isascii() and package.isidentifier()) or keyword.iskeyword(package) or package == "qscheme":
         raise typer.BadParameter(f"{package!r} cannot be the name of a generated package", param_hint="--package")
     try:
-        files = _compiled(schemes, package, trust)
+        files = emit(catalogue_of(schemes, trust), package)
     except SchemeFileError as error:
         if as_json:
-            _print_json({"problems": list(error.problems)})
+            print_json({"problems": list(error.problems)})
         raise
     # Another package of ours may stand beside this one: it is not looked into.
     differences = compare(files, out, (package,)) if check else write(files, out, (package,))
@@ -84,7 +82,7 @@ def generate(
         "stale": differences.stale, "foreign": differences.foreign,
     }  # fmt: skip
     if as_json:
-        _print_json({name: list(paths) for name, paths in changes.items()})
+        print_json({name: list(paths) for name, paths in changes.items()})
     elif check and differences:
         print(differences.diff(), end="")
         print(f"generated files in {out} are stale; run `qscheme generate`", file=sys.stderr)
@@ -114,14 +112,14 @@ def lint(
             raise typer.BadParameter(f"no finding {explain_id}{suggestion(explain_id, RULES)}", param_hint="--explain")
         shown = RULES.values() if explain_id == "all" else (RULES[explain_id],)
         if as_json:
-            _print_json([rule._asdict() for rule in shown])
+            print_json([rule._asdict() for rule in shown])
         else:
             print("\n\n".join(map(explanation, shown)))
         return
-    folder, catalogue, problems = _read(schemes, trust)
+    folder, catalogue, problems = read(schemes, trust)
     findings = tuple(map(refusal, problems)) if problems else lint(folder, catalogue)
     if as_json:
-        _print_json({"problems": [str(problem) for problem in problems], "findings": [f.data() for f in findings]})
+        print_json({"problems": [str(problem) for problem in problems], "findings": [f.data() for f in findings]})
     elif findings:
         print(*findings, sep="\n")
     else:
@@ -144,10 +142,10 @@ def diff(
 
     with schemes_at(old) as before, schemes_at(new) as after:
         found = difference(
-            *(_catalogue(at, trust, at if complete(at) else shipped_schemes()) for at in (before, after))
+            *(catalogue_of(at, trust, at if complete(at) else shipped_schemes()) for at in (before, after))
         )
     if as_json:
-        _print_json(found.data())
+        print_json(found.data())
     else:
         print(*(found.lines() if found else (f"no decision differs between {old} and {new}",)), sep="\n")
     if found:
@@ -155,13 +153,25 @@ def diff(
 
 
 @app.command("list")
-def list_schemes(tables: TablesName = None, as_json: Json = False) -> None:
+def list_schemes(
+    tables: TablesName = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the catalogue of the scheme files here, as a table for a README.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """List the schemes and their backends."""
     from qscheme.report import scheme_data, scheme_table
 
-    data = scheme_data(_tables(tables))
+    if markdown:
+        from qscheme.compiler.support import catalogue_table
+
+        print(*catalogue_table(catalogue_of(here_or_shipped(), None)), sep="\n")
+        return
+
+    data = scheme_data(tables_of(tables))
     if as_json:
-        _print_json(data)
+        print_json(data)
     else:
         scheme_table(data)
 
@@ -178,9 +188,9 @@ def doctor(
     from qscheme.facts import Facts
     from qscheme.report import facts_data, facts_table
 
-    found = Facts.of_this_machine(device, tables=_tables(tables))
+    found = Facts.of_this_machine(device, tables=tables_of(tables))
     if as_json:
-        _print_json(facts_data(found))
+        print_json(facts_data(found))
     else:
         facts_table(found)
 
@@ -215,7 +225,7 @@ def explain(
     """Say which backend would run a layer, and why each better one would not."""
     from qscheme.report import decide, decision_data, print_decision, words_of_switches
 
-    found = _tables(tables)
+    found = tables_of(tables)
     switches = words_of_switches(switch or [], batch_invariant=batch_invariant)
     libraries = {name: given for name, given in (("aiter", aiter), ("torch", torch)) if given is not None}
     facts, decision = decide(
@@ -225,136 +235,15 @@ def explain(
     for note in facts.notes:
         print(f"note: {note}", file=sys.stderr)
     if as_json:
-        _print_json(decision_data(facts, decision))
+        print_json(decision_data(facts, decision))
     else:
         print_decision(facts, decision)
     if decision.chosen is None:
         raise typer.Exit(1)
 
 
-@app.command()
-def verify(
-    schemes: Annotated[
-        Path | None, typer.Option("--schemes", help="Folder of scheme files; here or shipped.", metavar="DIR")
-    ] = None,
-    release: Annotated[
-        str | None, typer.Option("--release", help="Show one release of AITER.", metavar="v0.1.12")
-    ] = None,
-    all_releases: Annotated[bool, typer.Option("--all-releases", help="Show every known release (default).")] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--aiter", help="Show the AITER of a checkout or site-packages.", metavar="PATH")
-    ] = None,
-    installed: Annotated[bool, typer.Option("--installed", help="Show the installed AITER.")] = False,
-    trust: Trust = None,
-    as_json: Json = False,
-) -> None:
-    """Check every call that the schemes can make against AITER's releases, by its source alone."""
-    from qscheme.compiler.claims import check
-    from qscheme.compiler.release_text import matrix_data, matrix_lines
-    from qscheme.compiler.verify import matrices
-    from qscheme.tables import shipped_schemes
-
-    if sum((release is not None, all_releases, folder is not None, installed)) > 1:
-        raise typer.BadParameter("choose one of --release, --all-releases, --aiter and --installed")
-    asked = schemes or (here if (here := Path("schemes")).is_dir() else shipped_schemes())
-    catalogue = _catalogue(asked, trust)
-    shown = matrices(catalogue, release=release, folder=folder, installed=installed)
-    problems, notes = check(catalogue, asked)
-    if as_json:
-        _print_json({"matrices": list(map(matrix_data, shown)), "problems": problems, "notes": notes})
-    else:
-        for matrix in shown:
-            print(*matrix_lines(matrix), "", sep="\n")
-        print(*(f"note: {note}" for note in notes), *problems, sep="\n")
-    if problems:
-        raise typer.Exit(1)
-
-
-@app.command("scan-aiter")
-def scan_aiter(
-    path: Annotated[Path, typer.Argument(help="AITER: a git checkout or mirror, or a package folder.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="File to write; DIR/releases/aiter.json for git.", metavar="FILE")
-    ] = None,
-    schemes: Schemes = Path("schemes"),
-    only_new: Annotated[bool, typer.Option("--only-new", help="Do not scan known releases again.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Write what each release tag of AITER offers; for a package folder, what changed since the newest release."""
-    import json
-
-    from qscheme.releases import api_changes, read_history, updated_history
-    from qscheme.scanning import flattened, is_git, package_folder, scan
-    from qscheme.tables import shipped_schemes
-
-    file = Path("releases", "aiter.json")
-    known = read_history(schemes / file if (schemes / file).is_file() else shipped_schemes() / file)
-    if is_git(path):
-        target = out or schemes / file
-        if not target.absolute().parent.is_dir():
-            raise typer.BadParameter(f"there is no folder {target.parent}; name a file", param_hint="--out")
-        history = updated_history(path, known, only_new)
-        text = history.text()
-        changed = not target.is_file() or target.read_text(encoding="utf-8") != text
-        if changed:
-            target.write_text(text, encoding="utf-8")
-        found = {"file": str(target), "changed": changed, "releases": history.releases}
-        if as_json:
-            _print_json(found)
-        else:
-            span = f"{len(history.releases)} releases, {history.releases[0]} to {history.releases[-1]}"
-            print(f"{span}, in {target}: {'written' if changed else 'up to date'}")
-        return
-    offer = scan(package_folder(path, known.library), known.plan, known.library)
-    if out is not None:
-        out.write_text(json.dumps(offer, indent=1) + "\n", encoding="utf-8")
-    elif as_json:
-        _print_json(offer)
-    else:
-        newest = flattened(known.survey(len(known.releases) - 1))
-        changes = api_changes(newest, offer)
-        print(*(changes or ("nothing changed",)), sep="\n")
-        print(f"{len(changes)} differences from {known.library} {known.releases[-1]}", file=sys.stderr)
-
-
-def _compiled(schemes: Path, package: str, trust: list[str] | None) -> dict[str, str]:
-    from qscheme.compiler.emit import emit
-
-    return emit(_catalogue(schemes, trust), package)
-
-
-def _catalogue(schemes: Path, trust: list[str] | None, shipped: Path | None = None) -> Catalogue:
-    _, catalogue, problems = _read(schemes, trust, shipped)
-    if problems:
-        raise SchemeFileError(str(problem) for problem in problems)
-    return catalogue
-
-
-def _read(
-    schemes: Path, trust: list[str] | None, shipped: Path | None = None
-) -> tuple[Folder, Catalogue, tuple[Problem, ...]]:
-    from qscheme.compiler.folder import read_folder
-    from qscheme.compiler.resolve import resolve
-    from qscheme.tables import shipped_schemes
-
-    if not schemes.is_dir():
-        raise typer.BadParameter(f"there is no folder {schemes}", param_hint="--schemes")
-    folder = read_folder(schemes, shipped or shipped_schemes())
-    return folder, *resolve(folder, trust or ())
-
-
-def _tables(package: str | None) -> Tables:
-    from qscheme.tables import load
-
-    if package is not None and "" not in sys.path:
-        sys.path.insert(0, "")
-    return load(package)
-
-
-def _print_json(data: object) -> None:
-    import json
-
-    print(json.dumps(data, indent=2))
+app.command()(cli_releases.verify)
+app.command("scan-aiter")(cli_releases.scan_aiter)
 
 
 if __name__ == "__main__":

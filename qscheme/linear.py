@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from qscheme.binding import Bound
     from qscheme.types import Facts, Scheme
 
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
 
 class Linear(nn.Module):
     """A quantized linear layer that binds itself to the best backend of its device on first use.
@@ -31,8 +33,8 @@ class Linear(nn.Module):
     Its tensors are a checkpoint's (see `qscheme.types.Layer`) and are kept as buffers, so that `state_dict`, `to` and
     `load_state_dict` work; moving the module, loading new tensors or setting one is followed by `bind()` again on the
     next call. One that is written in place is not: call `bind()`, or `refresh` of what it returned.
-    A copy, and one that was saved with `torch.save`, binds itself anew. Call `bind()` before `torch.compile` traces a
-    call, which cannot be done inside of it.
+    A copy, and one that was saved with `torch.save`, binds itself anew. Where torch.compile traces it first, it binds
+    itself while it is traced.
     """
 
     weight: Tensor
@@ -85,6 +87,8 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor, x_scale: Tensor | None = None) -> Tensor:
         """y [..., N] from x [..., K], or from codes and their scales."""
+        if is_dynamo_compiling():
+            _bind_while_traced(self)
         bound = self._bound
         if bound is None:
             bound = self.bind()
@@ -191,6 +195,16 @@ def _check_given(
     if two_levels != (input_global_scale is not None):
         needs = "one value, as the activation has two levels of scales" if two_levels else "None"
         raise InvalidLayer(name, "input_global_scale", needs, "a value" if input_global_scale is not None else "none")
+
+
+def _bind_while_traced(layer: Linear) -> None:
+    """Bind a layer that torch.compile sees before it was bound; run as it is, and never traced."""
+    if vars(layer)["_bound"] is None:
+        layer.bind()
+
+
+# What `torch.compiler.assume_constant_result` does; that function imports all of the compiler, which takes a second.
+vars(_bind_while_traced)["_dynamo_marked_constant"] = True
 
 
 def _unbind(module: nn.Module, incompatible: object) -> None:

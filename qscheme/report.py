@@ -125,10 +125,10 @@ def scheme_data(tables: Tables) -> dict[str, object]:
             {
                 "scheme": scheme.name,
                 "title": scheme.title,
-                "producers": list(scheme.producers),
                 "activation": None if scheme.activation is None else _operand_data(scheme.activation),
                 "weight": _operand_data(scheme.weight),
                 "backends": [backend.name for backend in scheme.backends],
+                "producers": list(scheme.producers),
             }
             for scheme in map(tables.scheme, tables.schemes)
         ]

@@ -160,7 +160,7 @@ def _traits(scheme: Scheme, backend: Backend, facts: types.Facts) -> tuple[tuple
     called: set[str | None] = set()
     for call in calls_of(backend, facts):
         called |= {call.quantize, call.gemm}
-        last = "" if call.max_m is None else call.max_m
+        last = "any" if call.max_m is None else call.max_m
         words = f"{call.quantize}, {call.gemm}, scales {call.scale_layout}"
         traits.append((f"call for M from {call.min_m} to {last}", words))
     for kernel in backend.kernels:

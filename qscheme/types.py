@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-INTERFACE = 1
+INTERFACE = 2
 """The runtime interface that generated tables are made for; another number is refused."""
 
 Format: TypeAlias = Literal["int8", "fp8_e4m3", "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "int4"]

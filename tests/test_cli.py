@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from qscheme.cli import app, main
 from qscheme.compiler.output import MARK
-from qscheme.tables import load
+from qscheme.tables import load, shipped_schemes
 
 ROOT = Path(__file__).resolve().parent.parent
 REFUSED = {"QSCHEME_AITER", "QSCHEME_AITER_LINEAR", "VLLM_ROCM_USE_AITER", "VLLM_ROCM_USE_AITER_LINEAR"}
@@ -165,19 +166,27 @@ def test_a_file_in_the_way_is_named_and_nothing_is_written(qscheme, work: Path) 
 def test_a_mistake_is_located_and_nothing_is_written(qscheme, work: Path) -> None:
     file = work / "schemes" / "one_scale.yaml"
     file.write_text(file.read_text().replace("format: int8", "format: int9", 1))
-    expected = "schemes/one_scale.yaml:4:11: activation.format: unknown word 'int9', did you mean 'int8'?"
+    place, message = "schemes/one_scale.yaml:4:11", "activation.format: unknown word 'int9', did you mean 'int8'?"
+    expected = f"{place}: {message}"
 
     assert (1, "", f"{expected}\n") == qscheme("generate")
-    assert (1, f"{expected}\n", "") == qscheme("lint")
-    assert {"problems": [expected]} == json.loads(qscheme("lint", "--json").out)
+    assert (1, f"{place}: QS100 {message}\n", "") == qscheme("lint")
+    found = json.loads(qscheme("lint", "--json").out)
+    assert [expected] == found["problems"]
+    assert [("QS100", "schemes/one_scale.yaml", 4, 11, message)] == [
+        tuple(finding[key] for key in ("id", "file", "line", "column", "message")) for finding in found["findings"]
+    ]
     assert {"problems": [expected]} == json.loads(qscheme("generate", "--json").out)
     assert not (work / "generated").exists()
 
 
-def test_lint_has_nothing_to_say_of_sound_files(qscheme, work: Path) -> None:
+def test_lint_has_nothing_to_say_of_sound_files(qscheme, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(shipped_schemes(), "schemes")
+
     assert (0, "nothing to report in schemes\n", "") == qscheme("lint")
-    assert {"problems": []} == json.loads(qscheme("lint", "--json").out)
-    assert not (work / "generated").exists()
+    assert {"problems": [], "findings": []} == json.loads(qscheme("lint", "--json").out)
+    assert not Path("generated").exists()
 
 
 @pytest.mark.parametrize("command", ["generate", "lint"])
@@ -192,10 +201,10 @@ def test_a_folder_that_is_not_there_is_wrong_use(command: str, qscheme, tmp_path
 def test_a_library_is_trusted_by_name(qscheme, work: Path) -> None:
     file = work / "schemes" / "kernels" / "fast.yaml"
     file.write_text(file.read_text().replace("triton", "swift"))
-    problem = "schemes/kernels/fast.yaml:2:10: library 'swift' is not trusted; pass --trust-library swift to load its symbols\n"
+    problem = "schemes/kernels/fast.yaml:2:10: QS100 library 'swift' is not trusted; pass --trust-library swift to load its symbols\n"
 
     assert (1, problem, "") == qscheme("lint")
-    assert 0 == qscheme("lint", "--trust-library", "swift").code
+    assert "QS100" not in qscheme("lint", "--trust-library", "swift").out
     assert 0 == qscheme("generate", "--trust-library", "swift").code
 
 
@@ -222,9 +231,10 @@ def test_list_names_every_scheme_and_its_backends(qscheme) -> None:
     assert ["schemes"] == list(data)
     assert list(tables.schemes) == [row["scheme"] for row in data["schemes"]]
     for row in data["schemes"]:
-        assert ["scheme", "title", "activation", "weight", "backends"] == list(row)
+        assert ["scheme", "title", "activation", "weight", "backends", "producers"] == list(row)
         assert [backend.name for backend in tables.scheme(row["scheme"]).backends] == row["backends"]
         assert row["title"] == tables.scheme(row["scheme"]).title
+        assert tables.scheme(row["scheme"]).producers == tuple(row["producers"])
 
 
 def test_a_table_is_neither_wrapped_nor_cut_where_there_is_no_terminal(qscheme) -> None:
@@ -410,7 +420,7 @@ def test_without_an_architecture_this_machine_is_asked(qscheme) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("explain", "mxfp5", "-n", "64", "-k", "64"), "error: unknown scheme 'mxfp5'; did you mean 'mxfp4'?"),
+        (("explain", "mxpf4", "-n", "64", "-k", "64"), "error: unknown scheme 'mxpf4'; did you mean 'mxfp4'?"),
         ((*EXPLAIN, "--switch", "aitr=on"), "error: unknown switch 'aitr'; did you mean 'aiter'?"),
         ((*EXPLAIN, "--switch", "aiter=maybe"), "error: --switch aiter needs one of 1, true, yes, on, 0, false, no, off"),
         ((*EXPLAIN, "--switch", "aiter"), "error: --switch aiter: needs NAME=on or NAME=off"),

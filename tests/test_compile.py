@@ -256,3 +256,18 @@ def test_a_module_that_is_bound_is_one_graph() -> None:
     module.bind(Facts.simulate("cpu"))
     x = random_x(5, K)
     assert torch.equal(module(x), torch.compile(module, fullgraph=True, backend="aot_eager")(x))
+
+
+@pytest.mark.parametrize("scheme", ["int8_ptpc", "mxfp4"])
+def test_a_module_that_is_not_bound_yet_binds_itself_while_it_is_traced(scheme: str) -> None:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(
+        qscheme.quantize(torch.nn.Linear(K, N, dtype=torch.bfloat16), scheme),
+        torch.nn.ReLU(),
+        qscheme.quantize(torch.nn.Linear(N, 24, dtype=torch.bfloat16), scheme),
+    )
+    x = torch.randn(5, K, dtype=torch.bfloat16)
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+
+    assert torch.equal(compiled(x), model(x))

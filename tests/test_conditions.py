@@ -157,7 +157,7 @@ def test_sums_that_depend_on_m_are_refused_in_batch_invariant_mode(on: bool) -> 
 
 
 EVERYTHING = Needs(
-    arch=("gfx950",), vendor=("amd",), mx=True, int8=True, n=16, k=16, min_n=64, min_k=64, output=("bf16",),
+    arch=("gfx950",), vendor=("amd",), mx=True, int8=True, one_scale=True, n=16, k=16, min_n=64, min_k=64, output=("bf16",),
     tuned=(TunedNeed("a4w4_blockscale", (1,)),), switches=("aiter",), varies_with_m=("gemm",),
     where=(WhereNeed(("gfx950",), (), "aiter", "v0.1.5", 32, 32),),
 )  # fmt: skip

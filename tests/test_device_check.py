@@ -121,10 +121,10 @@ def test_the_model_and_the_library_read_weights_alike(scheme: str) -> None:
 
 
 def test_only_powers_of_two_leave_no_slack() -> None:
-    slack = {scheme: float(right_answer(scheme, k=1024).slack.max()) for scheme in SCHEMES}
-    assert {scheme: load().scheme(scheme).activation.rule.scale == "amax_div" for scheme in SCHEMES} == {
-        scheme: value > 0 for scheme, value in slack.items()
-    }
+    slack = {scheme: float(right_answer(scheme, k=8192).slack.max()) for scheme in SCHEMES}
+    divided = [scheme for scheme in SCHEMES if load().scheme(scheme).activation.rule.scale == "amax_div"]
+    assert [0.0] * (len(SCHEMES) - len(divided)) == [slack[scheme] for scheme in SCHEMES if scheme not in divided]
+    assert max(slack[scheme] for scheme in divided) > 0
 
 
 class _NoRoomError(Exception):

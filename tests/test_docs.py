@@ -25,7 +25,7 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXCERPT = ROOT / "generated" / "qscheme_generated" / "int8_ptpc.py"
 TOP = "qscheme|schemes|generated|tests|docs|examples|benchmarks"
-QUICK = ("explain", "generate", "lint", "list")
+QUICK = ("diff", "explain", "generate", "lint", "list", "verify")
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -206,36 +206,42 @@ def test_every_target_of_make_that_a_page_shows_exists(page: Path) -> None:
     assert set() == asked - targets
 
 
-@pytest.fixture(scope="module")
-def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of a reader who has written down the YAML files of the README."""
-    folder = tmp_path_factory.mktemp("reader")
-    for block in blocks(README):
-        named = re.match(r"# (\S+\.yaml)\n", block.text)
-        if block.language == "yaml" and named:
-            file = folder / named[1]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(block.text)
-    return folder
-
-
-def ran(folder: Path, *words: str) -> str:
+def ran(folder: Path, *words: str, code: int = 0) -> str:
     """What a command prints in a folder, where only the switches' defaults hold."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("QSCHEME_", "VLLM_"))}
     done = subprocess.run([sys.executable, *words], cwd=folder, env=kept, capture_output=True, text=True, check=False)
-    assert 0 == done.returncode, f"{words}\n{done.stdout}{done.stderr}"
+    assert code == done.returncode, f"{words}\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
-def test_the_commands_of_the_readme_run_and_print_what_it_shows(work: Path) -> None:
-    for block in blocks(README):
-        for part in re.split(r"^(?=\$ )", block.text, flags=re.MULTILINE):
-            line, _, shows = part.partition("\n")
-            for words in commands(part if block.language == "sh" else line):
-                if words[1] in QUICK and (words[1] != "explain" or "--arch" in words):
-                    printed = ran(work, "-m", "qscheme.cli", *words[1:])
-                    if block.language == "console":
-                        assert in_order(shows, printed), f"{line}\nprints\n{printed}"
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "add-a-kernel.md"], ids=lambda page: page.name)
+def test_a_reader_who_does_what_a_page_shows_sees_what_it_shows(page: Path, tmp_path: Path) -> None:
+    """From top to bottom: files are written, commands run, and at the end all the Python as one program."""
+    program: list[str] = []
+    for block in blocks(page):
+        named = re.match(r"# (\S+\.yaml)\n", block.text)
+        if block.language == "yaml" and named:
+            file = tmp_path / named[1]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+        elif block.language == "python" and not block.output:
+            program.append(block.text)
+        elif block.language in ("sh", "console"):
+            for part in re.split(r"^(?=\$ )", block.text, flags=re.MULTILINE):
+                obey(tmp_path, block, part)
+    assert program
+    (tmp_path / "program.py").write_text("\n".join(program))
+    ran(tmp_path, "program.py")
+
+
+def obey(folder: Path, block: Block, part: str) -> None:
+    """Run the commands of a part of a block; one whose output is shown with `# exit 1` after it says no."""
+    line, _, shows = part.partition("\n")
+    for words in commands(part if block.language == "sh" else line):
+        if words[1] in QUICK and (words[1] != "explain" or "--arch" in words):
+            printed = ran(folder, "-m", "qscheme.cli", *words[1:], code=int(line.endswith("# exit 1")))
+            if block.language == "console":
+                assert in_order(shows, printed), f"{line}\nprints\n{printed}"
 
 
 def in_order(shows: str, printed: str) -> bool:
@@ -245,14 +251,6 @@ def in_order(shows: str, printed: str) -> bool:
 
 
 # --- code ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_python_of_the_readme_runs_from_top_to_bottom(work: Path) -> None:
-    test_the_commands_of_the_readme_run_and_print_what_it_shows(work)
-    code = [block.text for block in blocks(README) if block.language == "python" and not block.output]
-    assert code
-    (work / "readme.py").write_text("\n".join(code))
-    ran(work, "readme.py")
 
 
 def test_the_generated_code_of_the_readme_is_what_is_generated() -> None:

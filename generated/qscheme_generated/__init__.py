@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-INTERFACE: Final = 1
+INTERFACE: Final = 2
 """The runtime interface of qscheme that these tables are made for."""
 
 SchemeName: TypeAlias = Literal[

@@ -652,7 +652,12 @@ SCHEME: Final = Scheme(
     activation=ACTIVATION,
     weight=WEIGHT,
     stored_scales=("fp32", "e8m0"),
-    producers=(),
+    producers=(
+        "DeepSeek V3 and R1 (fp8 with weight_block_size)",
+        "compressed-tensors FP8_BLOCK",
+        "Quark per_block",
+        "ModelOpt FP8_PB_WO",
+    ),
     backends=(
         Backend(
             name="aiter_triton_preshuffle",

@@ -250,7 +250,7 @@ SCHEME: Final = Scheme(
     activation=ACTIVATION,
     weight=WEIGHT,
     stored_scales=("fp32",),
-    producers=(),
+    producers=("compressed-tensors W8A8", "w8a8_int8", "torchao Int8DynamicActivationInt8Weight"),
     backends=(
         Backend(
             name="aiter_ck",

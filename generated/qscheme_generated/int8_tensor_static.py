@@ -260,7 +260,7 @@ SCHEME: Final = Scheme(
     activation=ACTIVATION,
     weight=WEIGHT,
     stored_scales=("fp32",),
-    producers=(),
+    producers=("compressed-tensors static W8A8", "Quark int8"),
     backends=(
         Backend(
             name="aiter_ck",

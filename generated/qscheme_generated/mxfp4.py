@@ -304,7 +304,7 @@ SCHEME: Final = Scheme(
     activation=ACTIVATION,
     weight=WEIGHT,
     stored_scales=("e8m0",),
-    producers=(),
+    producers=("compressed-tensors MXFP4", "Quark mxfp4", "torchao MX"),
     backends=(
         Backend(
             name="aiter_asm",

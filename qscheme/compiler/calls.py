@@ -113,9 +113,10 @@ def resolve_calls(
         found(message, path)
     if weight.format == "fp8_e4m3" and len({call.gemm.fp8 for call in calls}) > 1:
         found("its GEMMs read FP8 in different flavours; make a backend of each", path)
-    library = written[0].gemm.partition(".")[0] if written else None
-    if library and backend.name != library and not backend.name.startswith(f"{library}_"):
-        message = f"a backend's name starts with the library of its GEMM: {library}_{backend.name}"
+    file_of_gemm = written[0].gemm.partition(".")[0] if written else None
+    libraries = {file_of_gemm, *(call.gemm.symbols[0].partition(".")[0] for call in calls[:1])}
+    if file_of_gemm and not any(f"{backend.name}_".startswith(f"{library}_") for library in libraries):
+        message = f"a backend's name starts with the library of its GEMM: {file_of_gemm}_{backend.name}"
         found(message, (*path, "name"))
     for where, message in problems:
         report(file.place(*where), message)

@@ -11,17 +11,21 @@ from qscheme.compiler.scheme_text import when_text
 from qscheme.compiler.verify import against
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from qscheme.compiler import ir
     from qscheme.types import Device
 
 
 def support_text(catalogue: ir.Catalogue) -> str:
-    """support.md: a matrix, one table of conditions and calls for each scheme, one of releases for each library."""
+    """support.md: the catalogue, the matrix, the conditions of each scheme, the releases of each library."""
     lines = [
         f"<!-- {MARK} from schemes/. Edit those files instead. -->",
         "# What runs where",
+        "",
+        *catalogue_table(catalogue),
+        "",
+        "## By architecture",
         "",
         "Each cell lists the backends that the hardware can run, best first; the first without another reason against",
         "it is used. A backend marked `*` also needs a tuned shape.",
@@ -52,6 +56,39 @@ def meets(needs: ir.Needs, device: Device) -> bool:
     )
 
 
+def catalogue_table(catalogue: ir.Catalogue) -> Iterable[str]:
+    """One row for each scheme in Markdown: what it is, who writes it, and its backends by family, best first.
+
+    An architecture stands alone where its family has other backends. A backend marked `*` needs a tuned shape.
+    """
+    yield "| scheme | what it is | written by | runs on |"
+    yield "| --- | --- | --- | --- |"
+    for scheme in catalogue.schemes:
+        producers = ", ".join(scheme.producers)
+        cells = (f"`{scheme.name}`", scheme.title, producers, _runs(scheme, catalogue.devices))
+        yield f"| {' | '.join(cell.replace('<', '&lt;') for cell in cells)} |".replace("|  |", "| |")
+
+
+def _runs(scheme: ir.Scheme, devices: Sequence[Device]) -> str:
+    """`cdna3, cdna4: aiter_ck, aiter_triton; everywhere: reference`, or `reference only`."""
+    if len(scheme.backends) == 1 and all(runs_on(scheme.backends[0], device) for device in devices):
+        return f"{scheme.backends[0].name} only"
+    common = [backend for backend in scheme.backends if all(runs_on(backend, device) for device in devices)]
+    own = {d.arch: _names(b for b in scheme.backends if b not in common and runs_on(b, d)) for d in devices}
+    places: dict[str, list[str]] = {}
+    for device in devices:
+        alike = [own[other.arch] for other in devices if other.family == device.family]
+        place = device.family if set(alike) == {own[device.arch]} else device.arch
+        if own[device.arch] and place not in places.setdefault(own[device.arch], []):
+            places[own[device.arch]].append(place)
+    cells = [f"{', '.join(where)}: {names}" for names, where in places.items()]
+    return "; ".join([*cells, f"everywhere: {_names(common)}"] if common else cells)
+
+
+def _names(backends: Iterable[ir.Backend]) -> str:
+    return ", ".join(backend.name + (r"\*" if backend.needs.tuned else "") for backend in backends)
+
+
 def _matrix(catalogue: ir.Catalogue) -> Iterable[str]:
     names = [scheme.name for scheme in catalogue.schemes]
     yield f"| architecture | {' | '.join(names)} |"
@@ -62,8 +99,7 @@ def _matrix(catalogue: ir.Catalogue) -> Iterable[str]:
 
 
 def _cell(scheme: ir.Scheme, device: Device) -> str:
-    able = [backend for backend in scheme.backends if runs_on(backend, device)]
-    return ", ".join(backend.name + (r"\*" if backend.needs.tuned else "") for backend in able)
+    return _names(backend for backend in scheme.backends if runs_on(backend, device))
 
 
 def _conditions(scheme: ir.Scheme) -> Iterable[str]:
