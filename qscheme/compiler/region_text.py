@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from qscheme.compiler.axes import Axis
     from qscheme.compiler.cubes import Cube
-    from qscheme.compiler.decisions import Space
+    from qscheme.compiler.space import Space
 
 _OTHERS = 4
 """Up to how many architectures are told as exceptions where most of them are meant."""
@@ -143,7 +143,7 @@ def _both(literals: Iterable[tuple[str, int]], mask: int) -> int:
 
 
 def _literals(axis: Axis) -> Iterator[tuple[str, int]]:
-    name, full = f"{axis.name[:-1].replace('_', ' ')}{axis.name[-1].upper()}", axis.full
+    name, full = axis.word, axis.full
     yield from ((f"{name} % {number} = 0", axis.sizes(number)) for number in reversed(axis.multiples))
     yield from ((f"{name} >= {least}", axis.sizes(least=least)) for least in axis.minima)
     yield from ((f"{name} % {number} != 0", full & ~axis.sizes(number)) for number in axis.multiples)
