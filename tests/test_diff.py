@@ -79,7 +79,7 @@ def test_the_points_of_a_removed_backend_go_to_the_next_one(tmp_path: Path) -> N
     assert [
         "fp8_block128: aiter_ck -> aiter_triton",
         "  on gfx942 or gfx950 with aiter v0.1.5 or later, K % 128 = 0, output in bf16 or fp16, "
-        "unless aiter_triton_tuned or aiter_ck_preshuffle runs",
+        "unless aiter_triton_tuned or aiter_ck_preshuffle or aiter_asm_flatmm runs",
     ] == lines(tmp_path, ("fp8_block128", BLOCK_CK, ""))
 
 
@@ -95,7 +95,7 @@ def test_a_stricter_multiple_moves_the_sizes_between(tmp_path: Path) -> None:
 
 def test_a_later_release_moves_the_releases_before_it(tmp_path: Path) -> None:
     found = lines(tmp_path, ("kernels/torch", "{vendor: [cpu], since: v2.12}", "{vendor: [cpu], since: v2.14}"))
-    at = found.index("  on cpu with torch v2.12, output in bf16")
+    at = found.index("  on cpu with torch v2.12 to before v2.14, output in bf16")
     assert found[at - 1].startswith("fp8_ptpc, ")
     assert found[at - 1].endswith(": torch_scaled_mm_rowwise -> reference")
 
@@ -114,7 +114,10 @@ def test_another_default_tells_what_runs_where_the_switch_is_not_set(tmp_path: P
     default = "aiter_preshuffled_blockscale:\n    default: "
     assert [
         "fp8_block128: aiter_ck -> aiter_ck_preshuffle, where the switch aiter_preshuffled_blockscale is not set",
-        "  on gfx942 or gfx950 with aiter v0.1.5.post3 or later, N % 16 = 0, K % 128 = 0, output in bf16, "
+        "  on gfx942 with aiter v0.1.5.post3 or later, N % 64 = 0, K % 128 = 0, output in bf16, "
+        "tuned in a8w8_blockscale_bpreshuffle for M = 1024 and 8192",
+        "  on gfx950 with aiter v0.1.5.post3 or later and without rocm or with it before v7.0 or v7.3 or later, "
+        "N % 64 = 0, K % 128 = 0, output in bf16, "
         "tuned in a8w8_blockscale_bpreshuffle for M = 1024 and 8192, unless aiter_triton_tuned runs",
         "switch aiter_preshuffled_blockscale: default: no -> yes",
     ] == lines(tmp_path, ("switches", f"{default}false", f"{default}true"))
@@ -123,7 +126,9 @@ def test_another_default_tells_what_runs_where_the_switch_is_not_set(tmp_path: P
 def test_two_backends_that_change_places_change_where_both_run(tmp_path: Path) -> None:
     path = edited(tmp_path) / "fp8_block128_ue8m0.yaml"
     text = path.read_text()
-    start, second, third = (text.index(f"  - name: {name}") for name in ("aiter_ck", "aiter_triton", "torch_scaled_mm"))
+    start, second, third = (
+        text.index(f"  - name: {name}") for name in ("aiter_ck ", "aiter_triton", "torch_scaled_mm")
+    )
     path.write_text(text[:start] + text[second:third] + text[start:second] + text[third:])
     (move,) = difference(BEFORE, catalogue_of(path.parent)).moved
     assert ("fp8_block128_ue8m0", "aiter_ck", "aiter_triton") == (move.scheme, move.before, move.after)
@@ -212,7 +217,8 @@ def test_a_scheme_that_is_new_or_gone_is_named(tmp_path: Path) -> None:
     folder = edited(tmp_path, ("mxfp8", "scheme: mxfp8\n", "scheme: mxfp8_again\n"))
     (folder / "mxfp8.yaml").rename(folder / "mxfp8_again.yaml")
     found = difference(BEFORE, catalogue_of(folder))
-    assert ["mxfp8_again: added, with reference", "mxfp8: removed, with reference"] == list(found.lines())
+    (names,) = [", ".join(b.name for b in scheme.backends) for scheme in BEFORE.schemes if scheme.name == "mxfp8"]
+    assert [f"mxfp8_again: added, with {names}", f"mxfp8: removed, with {names}"] == list(found.lines())
 
 
 @pytest.mark.parametrize(

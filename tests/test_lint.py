@@ -102,9 +102,7 @@ class Rows:
 def runs(scheme: Scheme, tables: Tables, point: Point) -> list[str]:
     """The backends that the generated code does not refuse at a point."""
     facts = Facts.simulate(point.arch, switches=point.switches, tuned=Rows(point), tables=tables, **point.releases)
-    layer = LayerFacts(
-        point.n, point.k, point.output, fused=point.fused, full_n=point.full_n, full_k=point.full_k
-    )
+    layer = LayerFacts(point.n, point.k, point.output, fused=point.fused, full_n=point.full_n, full_k=point.full_k)
     return [candidate.name for candidate in scheme.backends if not candidate.why_not(facts, layer)]
 
 

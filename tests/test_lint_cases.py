@@ -14,9 +14,10 @@ from qscheme.compiler.folder import read_folder
 from qscheme.compiler.lint import lint
 from qscheme.compiler.points import Point
 from qscheme.tables import load, shipped_schemes
+from qscheme.types import TOOLCHAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from qscheme.compiler import ir
     from qscheme.compiler.lint_rules import Finding
@@ -44,11 +45,27 @@ def ck(**more: object) -> Data:
     return gemm("bf16 fp16", symbol="aiter.gemm_a8w8_CK", operands=CK, **more)
 
 
+def within(**limits: str) -> Data:
+    return {"versions": {"rocm": limits}}
+
+
+def wrong(arch: Sequence[str] = (), **limits: str) -> Data:
+    return {
+        **({"arch": list(arch)} if arch else {}),
+        **within(**limits),
+        "because": "wrong",
+        "source": "owner/project#1",
+    }
+
+
 KERNELS: dict[str, dict[str, Data]] = {
     "t": {
         "any": gemm(), "vary": gemm(batch_invariant=False), "half": gemm("bf16"), "rest": gemm("fp16 fp32"),
         "four": gemm(needs={"multiple_of": {"n": 4}}), "mx": gemm(needs={"mx": True, "arch": ["gfx950", "gfx942"]}),
         "off": gemm(needs={"switches": ["aiter_preshuffled_blockscale"]}),
+        "late": gemm(needs=within(since="v6.2")),
+        "bad": gemm(known_bad=[wrong(arch=["gfx942"], since="v7.0", before="v7.3")]),
+        "bad_once": gemm(known_bad=[wrong(before="v9.0")]),
         "six": {
             "does": "quantize", "formats": ["int8"], "granularity": "per_token", "symbol": "triton.quantize", "rules": [rule()],
             "operands": {"x": {"position": 0}}, "scale": {"layout": "row_major"}, "needs": {"multiple_of": {"n": 6}},
@@ -62,6 +79,7 @@ KERNELS: dict[str, dict[str, Data]] = {
         "both": ck(needs={"arch": ["gfx942"]}),
     },
 }  # fmt: skip
+TRITON = ["triton", "pytorch-triton-rocm", "triton-rocm", "pytorch-triton"]
 TABLES = {name: {"kind": "csv", "files": [f"{name}.csv"]} for name in ("table", "others")}
 
 
@@ -80,6 +98,10 @@ def arch(*names: str) -> Data:
 
 def n(multiple: int) -> Data:
     return {"multiple_of": {"n": multiple}}
+
+
+def whole(multiple: int) -> Data:
+    return {"multiple_of": {"full_n": multiple}}
 
 
 def least(number: int) -> Data:
@@ -115,6 +137,16 @@ CASES = {
     "by_lengths": Case("QS101 2, QS108 0, QS108 1", (("t.any", n(6)), ("t.any", least(5)), ("t.any", least(6)))),
     "by_lengths_alive": Case("QS108 0, QS108 1, QS108 2", (("t.any", n(2)), ("t.any", least(64)), ("t.any", n(3)))),
     "by_primes": Case("QS101 3, QS108 0, QS108 1, QS108 2", (("t.any", n(7)), ("t.any", n(11)), ("t.any", n(13)), ("t.any", n(77)))),
+    "by_whole": Case("QS101 2, QS108 0, QS108 1", (("t.any", whole(6)), ("t.any", whole(4)), ("t.any", whole(12)))),
+    "by_whole_alive": Case("QS108 0, QS108 1, QS108 2", (("t.any", whole(6)), ("t.any", n(6)), ("t.any", {"multiple_of": {"full_k": 6}}))),
+    "by_versions": Case("QS101 2", (("t.any", within(before="v7.0")), ("t.any", within(since="v7.0")), ("t.any", within(since="v6.0")))),
+    "by_versions_alive": Case("", (("t.any", within(before="v7.0")), ("t.any", within(since="v7.1")), ("t.any", within(since="v6.0")), ("t.any", {}))),
+    "by_no_version": Case("QS102 1", (("t.late", within(before="v7.0")), ("t.late", within(before="v6.0")))),
+    "by_fault": Case("QS101 2", (("t.bad", {}), ("t.any", arch("gfx942") | within(since="v7.0", before="v7.2")), ("t.any", arch("gfx942") | within(since="v7.1", before="v7.2")))),
+    "by_fault_alive": Case("", (("t.bad", {}), ("t.any", arch("gfx942") | within(since="v7.2", before="v7.4")))),
+    "by_fault_elsewhere": Case("QS101 1", (("t.bad", {}), ("t.any", arch("gfx950") | within(since="v7.0", before="v7.3")))),
+    "always_wrong": Case("QS102 0", (("t.bad_once", within(before="v8.0")),)),
+    "versions_implied": Case("QS112 0 versions.rocm.since", (("t.late", within(since="v6.0", before="v8.0")),)),
     "by_parts": Case("QS101 1", (("t.any", {}), ("t.any", {"one_scale": True})), granularity="per_tensor"),
     "by_parts_alive": Case("QS108 1", (("t.any", {"one_scale": True}), ("t.any", n(2))), granularity="per_tensor"),
     "vain": Case("QS103 1 arch.0", (("t.any", arch("gfx942")), ("t.any", arch("gfx942", "gfx950") | on("aiter")))),
@@ -150,7 +182,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cases") / "schemes"
     (folder / "kernels").mkdir(parents=True)
     for stem, kernels in KERNELS.items():
-        head: Data = {"library": "triton", "distributions": ["triton"], "tuned_tables": TABLES}
+        head: Data = {"library": "triton", "distributions": TRITON, "tuned_tables": TABLES}
         if stem == "ax":
             head = {"library": "aiter", "distributions": ["amd-aiter", "aiter"], "releases": "aiter.json"}
         text = json.dumps({**head, "kernels": kernels})
@@ -221,13 +253,15 @@ def witnesses(findings: list[Finding], catalogue: ir.Catalogue) -> Iterator[tupl
         switches = {switch.name: switch.default for switch in catalogue.switches}
         switches |= {word[7:]: value == "on" for word, value in words.items() if word.startswith("switch ")}
         rows = [word.split() for word, value in words.items() if " tuned for M " in word and value == "yes"]
-        newest = {library.name: "v99" for library in catalogue.libraries if library.name != "qscheme"}
+        newest = dict.fromkeys((library.name for library in catalogue.libraries if library.name != "qscheme"), "v99")
+        newest |= dict.fromkeys(TOOLCHAIN, "v99")
         given = {name: words[name] for name in newest if words.get(name, "any version") != "any version"}
         yield (
             Point(
                 words["arch"], {**newest, **{name: None if v == "absent" else v for name, v in given.items()}},
                 int(words["N"]), int(words["K"]), words["out_dtype"], words.get("scales of the weight") == "one for each part",
                 frozenset((row[0], int(row[-1])) for row in rows), switches,
+                *(int(words[side]) if side in words else None for side in ("full N", "full K")),
             ),
             words.get("chosen"),
         )  # fmt: skip

@@ -21,6 +21,9 @@ _LISTED = "listed"
 _NOT_TOLD = frozenset({"name", "library", "place", "meaning"})
 """Fields that no decision, call or number depends on."""
 
+_FOR_PEOPLE = frozenset({"because", "source"})
+"""The same inside of a field, where a name is that of something else."""
+
 
 class Changed(NamedTuple):
     """A fact that both sides state, differently: how a backend is called, how a kernel rounds, what a device is."""
@@ -116,7 +119,7 @@ def _parts(field: str, value: object) -> dict[str, str]:
 def _text(value: object) -> str:
     named = _fields(value)
     if named:
-        return " ".join(f"{name}={_text(item)}" for name, item in named if item is not None and item != ())
+        return " ".join(f"{name}={_text(item)}" for name, item in named if item not in (None, (), _usual(value, name)))
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
@@ -127,4 +130,10 @@ def _text(value: object) -> str:
 def _fields(value: object) -> list[tuple[str, object]]:
     """The fields of a named tuple or a dataclass, nothing of anything else."""
     names = cast("tuple[str, ...]", getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ()))
-    return [(name, cast("object", getattr(value, name))) for name in names]
+    return [(name, cast("object", getattr(value, name))) for name in names if name not in _FOR_PEOPLE]
+
+
+def _usual(value: object, name: str) -> object:
+    """What a field of a dataclass is where nobody says it."""
+    fields = cast("Mapping[str, dataclasses.Field[object]]", getattr(value, "__dataclass_fields__", {}))
+    return fields[name].default if name in fields else None

@@ -90,14 +90,10 @@ class Subject:
         claims = self.file.model.claims
         if claims is None:
             return None
-        multiple, least = claims.multiple_of, claims.minimum
+        multiple, least = claims.multiple_of or model.MultipleOf.model_construct(), claims.minimum
+        least = least or model.Minimum.model_construct()
         return ir.Needs(
-            claims.arch or None,
-            n=multiple and multiple.n,
-            k=multiple and multiple.k,
-            min_n=least and least.n,
-            min_k=least and least.k,
-            output=claims.output,
+            claims.arch or None, n=multiple.n, k=multiple.k, min_n=least.n, min_k=least.k, output=claims.output
         )
 
     @cached_property

@@ -103,11 +103,18 @@ def _releases(axis: Axis, mask: int) -> str:
             elif last:
                 runs.append(f"{names[0]} or later")
             else:
-                runs.append(names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}")
+                runs.append(_run(names, known[at][0]))
     if not any(held for _, held in known):
         return f"without {axis.name}"
     told = f"with {axis.name}{' ' if runs else ''}{any_of(tuple(runs)) if runs else ''}"
     return f"without {axis.name} or {told.replace(axis.name, 'it', 1)}" if absent else told
+
+
+def _run(names: Sequence[str], after: str) -> str:
+    """Some versions that follow each other; one that stands for whatever follows a limit is not named as the last."""
+    if names[-1].endswith(".post0"):
+        return f"{names[0]} to before {after}"
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 @lru_cache(maxsize=1024)

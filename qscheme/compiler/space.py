@@ -222,8 +222,8 @@ class Space:
     def _refused(self, side: Side, needs: ir.Needs) -> Iterator[Cube]:
         """The points that conditions on some architectures or vendors take away, and known faults of kernels."""
         for row in needs.known_bad:
-            scope = [(0, self.axes[0].among(row.arch))] if row.arch else []
-            yield from self._box(*scope, *(self._inside(side, one) for one in row.versions))
+            there = (0, self.axes[0].among(row.arch) if row.arch else self.axes[0].full)
+            yield from self._box(there, *(self._inside(side, one) for one in row.versions))
         for where in needs.where:
             words = where.arch or tuple(d.arch for d in side.catalogue.devices if d.vendor in where.vendor)
             scope = (0, self.axes[0].among(words))
