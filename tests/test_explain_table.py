@@ -134,7 +134,7 @@ TABLES = {
     """,
     "fp8_block128": """
                          gfx942               gfx950              gfx1250                  gfx1201             gfx1100    gfx90a     sm_90            cpu        gfx9999
-        untuned          aiter_ck             aiter_ck            aiter_triton             reference           reference  reference  torch_scaled_mm  reference  reference
+        untuned          aiter_ck             aiter_ck            aiter_triton             aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
         tuned            aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
         aiter_absent     reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
         aiter_off        reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
@@ -143,7 +143,7 @@ TABLES = {
         aiter_0.1.8      aiter_ck             aiter_triton_tuned  reference                reference           reference  reference  torch_scaled_mm  reference  reference
         aiter_0.1.13     aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  reference           reference  reference  torch_scaled_mm  reference  reference
         preshuffled      aiter_ck_preshuffle  aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
-        invariant        aiter_triton         aiter_triton        aiter_triton             -                   -          -          -                -          -
+        invariant        aiter_triton         aiter_triton        aiter_triton             aiter_triton_rdna4  -          -          -                -          -
         invariant_tuned  aiter_triton         aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  -          -          -                -          -
         fp16             aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
         fp32             reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
