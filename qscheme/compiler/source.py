@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import yaml
 
 from qscheme.compiler.libyaml import LibyamlEvents, Unlike
+from qscheme.compiler.pyyaml import Events, Loader, Marked
 from qscheme.compiler.scalars import out_of_range, plain, refused_character, unprintable
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def read(text: str, file: str) -> Document:
 
 def read_slowly(text: str, file: str) -> Document:
     """The same by PyYAML's own parser, whose account of mistakes is the one that is shown."""
-    events = cast("_Marked", _Loader(text))
+    events = cast("Marked", Loader(text))
     reader = _Reader(events, file)
     try:
         return reader.document()
@@ -143,35 +144,10 @@ def read_slowly(text: str, file: str) -> Document:
     raise SourceError([*reader.problems, syntax])
 
 
-class _Events(Protocol):
-    """What we use of a parser."""
-
-    def get_event(self) -> yaml.Event: ...
-
-    def check_event(self, choice: type[yaml.Event], /) -> bool: ...
-
-
-class _Marked(_Events, Protocol):
-    """What we use of a PyYAML loader, with the types that it lacks."""
-
-    def get_mark(self) -> yaml.Mark: ...
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's pure Python parser, without directives."""
-
-    def fetch_directive(self) -> None:
-        """Refuse `%YAML` and `%TAG`, which could change what later text means."""
-        raise yaml.MarkedYAMLError(
-            problem="found % at the start of a line; directives are not part of the language, quote the text",
-            problem_mark=cast("_Marked", self).get_mark(),
-        )
-
-
 class _Reader:
     """Builds the data of one document from its events; anchors and tags are gone from nodes, so these are too late."""
 
-    def __init__(self, events: _Events, file: str) -> None:
+    def __init__(self, events: Events, file: str) -> None:
         self.events = events
         self.file = file
         self.problems: list[Problem] = []
