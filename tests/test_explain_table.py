@@ -204,14 +204,14 @@ OTHERS = {
         aiter_absent  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  reference  torch_scaled_mm  torch_scaled_mm  reference
     """,
     "fp8_w8a16_block128": """
-                     gfx942                   gfx950                   gfx1250                  gfx1201    sm_90      cpu        gfx9999
-        untuned      aiter_triton             aiter_triton             aiter_triton             reference  reference  reference  reference
-        tuned        aiter_triton_preshuffle  aiter_triton_preshuffle  aiter_triton_preshuffle  reference  reference  reference  reference
-        aiter_0.1.8  aiter_triton             aiter_triton             reference                reference  reference  reference  reference
-        invariant    aiter_triton             aiter_triton             aiter_triton             -          -          -          -
-        fp32         reference                reference                reference                reference  reference  reference  reference
-        n_1006       aiter_triton             aiter_triton             aiter_triton             reference  reference  reference  reference
-        k_1056       reference                reference                reference                reference  reference  reference  reference
+                     gfx942                   gfx950                   gfx1250                  gfx1201             sm_90               cpu        gfx9999
+        untuned      aiter_triton             aiter_triton             aiter_triton             triton_weight_only  triton_weight_only  reference  reference
+        tuned        aiter_triton_preshuffle  aiter_triton_preshuffle  aiter_triton_preshuffle  triton_weight_only  triton_weight_only  reference  reference
+        aiter_0.1.8  aiter_triton             aiter_triton             triton_weight_only       triton_weight_only  triton_weight_only  reference  reference
+        invariant    aiter_triton             aiter_triton             aiter_triton             triton_weight_only  triton_weight_only  -          -
+        fp32         triton_weight_only       triton_weight_only       triton_weight_only       triton_weight_only  triton_weight_only  reference  reference
+        n_1006       aiter_triton             aiter_triton             aiter_triton             triton_weight_only  triton_weight_only  reference  reference
+        k_1056       triton_weight_only       triton_weight_only       triton_weight_only       triton_weight_only  triton_weight_only  reference  reference
     """,
     "fp8_block128_a_mxfp8": """
                       gfx942                   gfx950                   gfx1250    gfx1201    sm_90      cpu        gfx9999
