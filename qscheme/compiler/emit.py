@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import jinja2
 
+from qscheme.compiler.generated_names import IMPORTABLE
 from qscheme.compiler.imports import imports_of
 from qscheme.compiler.kernel_text import kernel_text, source
 from qscheme.compiler.output import MARK
@@ -25,25 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from qscheme.compiler import ir
-
-KNOWN = {
-    "collections.abc": ("Callable", "Mapping"),
-    "typing": ("Final", "Literal", "Protocol", "TypeAlias", "cast"),
-    "torch": ("Tensor",),
-    "qscheme.layouts": (
-        "as_dtype", "bias_or_zeros", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight",
-        "fold_rows", "k_major", "pad_rows", "padded_column_major", "repacked", "row_major", "row_vector",
-        "shuffle_16x16", "swizzle_32_4_4", "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "swizzled_shape", "transposed",
-    ),
-    "qscheme.numerics": ("scale_accumulators", "scale_levels", "scale_shape"),
-    "qscheme.ops": ("changed_config", "opaque"),
-    "qscheme.tilings": ("tiles_2x128", "tiles_32x4", "tiles_32x8"),
-    "qscheme.types": (
-        "Backend", "Call", "Device", "Facts", "Form", "Kernel", "LayerFacts", "LibrarySource", "Operand", "Operands",
-        "Prepared", "QuantizedRows", "Reason", "Rows", "Rule", "Scheme", "Switch", "TunedTable",
-    ),
-}  # fmt: skip
-"""What generated code may import, by module."""
 
 _IMPORTS = "# the imports, once it is known what they are"
 
@@ -107,7 +89,7 @@ def _with_imports(
 ) -> str:
     """A module with the imports that its text uses."""
     text = _render(template, imports=_IMPORTS, **fields)
-    imports = imports_of(text, {**KNOWN, **(siblings or {})})
+    imports = imports_of(text, {**IMPORTABLE, **(siblings or {})})
     ast.parse(imports)
     return text.replace(_IMPORTS, imports, 1)
 
