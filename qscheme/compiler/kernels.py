@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TAKEN = frozenset((
     "layer", "weights", "facts", "x", "m", "codes", "scale", "weight", "weight_scale", "input_scale", "bias", "dtype",
     "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
-    "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu",
+    "batch_invariant", "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu",
     "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows", "k_major",
     "pad_rows", "padded_column_major", "repacked", "row_major", "row_vector", "shuffle_16x16", "swizzle_32_4_4",
     "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme",
@@ -287,7 +287,7 @@ def _operand(role: str, use: OperandModel) -> ir.OperandUse:
         use.required is not None,
         use.formats,
         use.applies,
-        use.packing or "plain",
+        tuple((form, word) for form, word in (use.packing or ()) if word),
     )
 
 
