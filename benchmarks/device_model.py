@@ -51,17 +51,17 @@ def unmodelled(scheme: Scheme) -> str | None:
         known = activation.format in FULL and activation.scale in ("fp32", "e8m0") and activation.symmetric
         if not known:
             return f"the float64 model does not know its activation: {activation.format} with {activation.scale} scales"
-    packing = "int32_columns" if weight.format == "int4" else "plain"
+    packings = {"int4": ("int32_columns",), "int8": ("plain", "int32_columns")}.get(weight.format, ("plain",))
     scales = ("fp32", "e8m0", "e4m3") if activation is None else ("fp32", "e8m0")
-    if weight.format not in FORMATS or weight.scale not in scales or weight.packing != packing:
-        return f"the float64 model does not know its weight: {weight.format} with {weight.scale} scales"
+    if weight.format not in FORMATS or weight.scale not in scales or weight.packing not in packings:
+        return f"the float64 model does not know its weight: {weight.format} ({weight.packing}), {weight.scale} scales"
     return None
 
 
 def random_layer(scheme: Scheme, n: int, k: int, bias: bool, out_dtype: torch.dtype) -> RandomLayer:
     """A layer of a scheme whose scales differ by up to 64 times from tile to tile; y is about as large as x."""
     operand = scheme.weight
-    codes = _random_codes(operand.format, n, k)
+    codes = _random_codes(operand, n, k)
     plain = values_of(codes, operand.format)
     base = 1 / (float(plain.pow(2).mean().sqrt()) * math.sqrt(k))
     shape = grid(n, k, operand.granularity)
@@ -76,7 +76,8 @@ def random_layer(scheme: Scheme, n: int, k: int, bias: bool, out_dtype: torch.dt
         outer = torch.tensor([2.0**8 if operand.global_scale == "divide" else 2.0**-8])
         scale = (scale * 2.0**8).to(torch.float8_e4m3fn)
     if not operand.symmetric:
-        zero = torch.randint(-8, 8, shape, dtype=torch.int8)
+        reach = 8 if operand.format == "int4" else 128
+        zero = torch.randint(-reach, reach, shape, dtype=torch.int8)
         plain = plain - tiles(zero.double(), n, k, operand.granularity)
     values = plain * tiles(scale_values(scale), n, k, operand.granularity)
     values = values * 2.0**-8 if outer is not None else values
@@ -184,11 +185,13 @@ def whole_error(found: Tensor, right: Tensor) -> float:
 
 
 def values_of(codes: Tensor, element: str = "") -> Tensor:
-    """float64 of int8, FP8, packed E2M1 or packed INT4 codes; the even column is in the low nibble."""
+    """float64 of INT8, FP8, packed E2M1 or packed INT4 codes; the first column is in the lowest bits."""
     codes = codes.detach().cpu()
     if element == "int4":
         stored = codes.view(torch.uint8)
         return torch.stack((stored & 15, stored >> 4), dim=-1).flatten(-2).double() - 8
+    if codes.dtype == torch.int32:
+        return codes.view(torch.uint8).double() - 128
     if codes.dtype != torch.uint8:
         return codes.double()
     table = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=torch.float64)
@@ -231,9 +234,12 @@ def _tile_maxima(magnitudes: Tensor, granularity: str) -> Tensor:
     return padded.view(down, high, across, wide).amax(dim=(1, 3))
 
 
-def _random_codes(element: str, n: int, k: int) -> Tensor:
-    if element == "int8":
+def _random_codes(operand: Operand, n: int, k: int) -> Tensor:
+    element = operand.format
+    if element == "int8" and operand.packing == "plain":
         return torch.randint(-127, 128, (n, k), dtype=torch.int8)
+    if element == "int8":
+        return torch.randint(0, 256, (n, k), dtype=torch.uint8).view(torch.int32)
     if element in ("fp4_e2m1", "int4"):
         stored = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
         return stored.view(torch.int32) if element == "int4" else stored

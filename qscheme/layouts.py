@@ -8,13 +8,9 @@ import torch
 from torch import Tensor
 
 from qscheme.numerics import decode_e8m0
-from qscheme.packing import pack_integers, unpack_integers
-from qscheme.words import ALONG_K, k_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from qscheme.types import Format, Packing
 
 ALIGNMENT = 16
 """The bytes that a tensor's address must be a multiple of for kernels that load several elements at once."""
@@ -281,16 +277,6 @@ def row_major(x: Tensor) -> Tensor:
     """x [R, C] with its rows one after the other, at a multiple of ALIGNMENT bytes; a copy only if it is not so."""
     rows = x.contiguous()
     return rows if rows.data_ptr() % ALIGNMENT == 0 else rows.clone()
-
-
-def repacked(weight: Tensor, element: Format, stored: Packing, read: Packing) -> Tensor:
-    """INT4 or INT8 codes of a weight in the packing that a kernel reads, from the one that the checkpoint stores.
-
-    See `qscheme.packing.pack_integers`. Repacked the other way round, it is the weight again.
-    """
-    if {stored, read} <= {*ALONG_K} and k_first(stored) != k_first(read):
-        return weight.t().contiguous()
-    return pack_integers(unpack_integers(weight, element, stored), element, read)
 
 
 def transposed(weight: Tensor) -> Tensor:

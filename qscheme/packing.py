@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qscheme.words import IN_ORDER, INTEGER_BITS, WORDS
+from qscheme.words import ALONG_K, IN_ORDER, INTEGER_BITS, WORDS, k_first
 
 if TYPE_CHECKING:
     from qscheme.types import Format, Packing
@@ -51,6 +51,16 @@ def unpack_integers(stored: Tensor, element: Format, packing: Packing) -> Tensor
     transposed = words.k_first and words.along == "k"
     codes = _lowered(_unpack(stored.t() if transposed else stored, bits, words.order), words, bits)
     return codes if words.along == "k" else codes.t().contiguous()
+
+
+def repacked(weight: Tensor, element: Format, stored: Packing, read: Packing) -> Tensor:
+    """INT4 or INT8 codes of a weight in the packing that a kernel reads, from the one that the checkpoint stores.
+
+    See `pack_integers`. Repacked the other way round, it is the weight again.
+    """
+    if {stored, read} <= {*ALONG_K} and k_first(stored) != k_first(read):
+        return weight.t().contiguous()
+    return pack_integers(unpack_integers(weight, element, stored), element, read)
 
 
 def pack_zero_points(zero_points: Tensor, element: Format, packing: Packing) -> Tensor:

@@ -2,128 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import random
 import sys
-from collections import Counter
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from decided import catalogue_of, compare
 from folders import EVERY_FEATURE, compiled
 
-import qscheme
-from qscheme import Facts
-from qscheme.compiler.axes import Point
 from qscheme.compiler.cubes import common, covering, joined, minus, overlap, without
-from qscheme.compiler.decisions import Space, backend_at
-from qscheme.compiler.folder import read_folder
-from qscheme.compiler.resolve import resolve
-from qscheme.operands import DTYPES
-from qscheme.tables import Tables, load, shipped_schemes
+from qscheme.compiler.space import Side, Space
+from qscheme.tables import load, shipped_schemes
 
 if TYPE_CHECKING:
-    from qscheme.compiler import ir
-    from qscheme.compiler.axes import Axis
     from qscheme.compiler.cubes import Cube
-    from qscheme.types import Device, TunedTable
-
-FLOATS = {word: dtype for dtype, word in DTYPES.items()}
-
-
-class SomeTuned:
-    """Takes the given (table, M) pairs for tuned, whatever N and K."""
-
-    def __init__(self, pairs: frozenset[tuple[str, int]]) -> None:
-        self.pairs = pairs
-
-    def untuned(
-        self, table: TunedTable, device: Device, compute_units: int | None, n: int, k: int, every: tuple[int, ...]
-    ) -> str | None:
-        return None if all((table.name, m) in self.pairs for m in every) else "no row"
-
-
-def catalogue_of(folder: Path) -> ir.Catalogue:
-    catalogue, problems = resolve(read_folder(folder, folder), ("triton",))
-    assert () == problems
-    return catalogue
-
-
-def explained(scheme: str, point: Point, tables: Tables) -> str | None:
-    """What the generated code decides at a point."""
-    facts = Facts.simulate(
-        point.arch, switches=point.switches, tuned=SomeTuned(point.tuned), tables=tables, **point.releases
-    )
-    layer: Any = SimpleNamespace(
-        scheme=scheme, weight=None, weight_scale=None, input_scale=None, bias=None, name="", out_dtype=FLOATS[point.output],
-        out_features=point.n, in_features=point.k, logical_widths=[1, point.n - 1] if point.fused else None,
-        full_out_features=point.full_n, full_in_features=point.full_k,
-    )  # fmt: skip
-    return qscheme.explain(layer, facts, tables).chosen
-
-
-def later(release: str) -> str:
-    return release if ".post" in release else f"{release}.post7"
-
-
-def random_point(space: Space, draw: random.Random, inside: Cube) -> Point:
-    """A point of a cube, with sizes and releases that stand for themselves or for their class."""
-    values = {
-        (axis.kind, axis.name): draw.choice(axis.chosen(mask)) for axis, mask in zip(space.axes, inside, strict=True)
-    }
-    names = {kind: [axis.name for axis in space.axes if axis.kind == kind] for kind in ("library", "switch")}
-    releases: dict[str, str | None] = {}
-    for name in names["library"]:
-        value = values["library", name]
-        assert value is None or isinstance(value, str)
-        releases[name] = draw.choice([value, value and f"{value}+rocm7", value and later(value)])
-    point = Point(
-        arch=str(values["arch", "arch"]),
-        releases=releases,
-        n=int(values["size", "n"] or 0) * draw.choice([1, 5, 4, 16]),
-        k=int(values["size", "k"] or 0) * draw.choice([1, 5, 4, 16]),
-        output=str(values["output", "output"]),
-        fused=bool(values["fused", "fused"]),
-        tuned=frozenset(
-            (a.table, m) for a in space.axes for m in a.rows if values[a.kind, a.name] or draw.random() < 0.1
-        ),
-        switches={name: bool(values["switch", name]) for name in names["switch"]},
-    )
-    point = point._replace(k=4 * point.k) if point.k % 4 else point  # what any format can pack
-    whole = {
-        axis.name: larger(axis, values["size", axis.name], point.size(axis.name))
-        for axis in space.axes
-        if "full" in axis.name
-    }
-    return point._replace(full_n=whole.get("full_n"), full_k=None if point.k % 32 else whole.get("full_k"))
-
-
-def larger(axis: Axis, size: object, least: int) -> int:
-    """A size of the same class that is no smaller than another."""
-    assert isinstance(size, int)
-    step = math.lcm(*axis.multiples)
-    return size + -(-max(least - size, 0) // step) * step
-
-
-def compare(catalogue: ir.Catalogue, tables: Tables, points: int) -> Counter[tuple[str, str | None]]:
-    """The number of points for each decision: some anywhere, some in every region and some beside it."""
-    space, draw, seen = Space.of(catalogue), random.Random(7), Counter[tuple[str, str | None]]()
-    for scheme in catalogue.schemes:
-        decided = space.decisions(catalogue, scheme)
-        regions = [draw.choice(found.cubes) for found in decided if found.cubes for _ in range(points)]
-        beside = [
-            tuple(full if draw.random() < 0.1 else mask for full, mask in zip(space.full, c, strict=True))
-            for c in regions
-        ]
-        for cube in (*regions, *beside, *[space.full] * points):
-            point = random_point(space, draw, cube)
-            asked = point._replace(fused=point.fused and scheme.weight.granularity == "per_tensor")
-            expected = explained(scheme.name, asked, tables)
-            assert expected == backend_at(decided, space.locate(asked)), (scheme.name, asked)
-            seen[scheme.name, expected] += 1
-    return seen
 
 
 def test_the_shipped_schemes_decide_as_their_generated_code_does() -> None:
@@ -150,9 +44,10 @@ def test_every_feature_decides_as_its_generated_code_does(tmp_path: Path, monkey
 @pytest.mark.parametrize("folder", [shipped_schemes(), EVERY_FEATURE], ids=["shipped", "every_feature"])
 def test_every_point_has_one_decision(folder: Path) -> None:
     catalogue = catalogue_of(folder)
-    space = Space.of(catalogue)
+    side = Side.of(catalogue)
     for scheme in catalogue.schemes:
-        cubes = [cube for decided in space.decisions(catalogue, scheme) for cube in decided.cubes]
+        space = Space.of((side, scheme))
+        cubes = [cube for decided in space.decisions(side, scheme) for cube in decided.cubes]
         assert () == without([space.full], cubes), scheme.name
         assert volume(space.full) == sum(map(volume, cubes)), scheme.name
 

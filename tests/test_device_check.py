@@ -61,7 +61,7 @@ def test_the_command_runs_every_backend_of_a_cpu_and_writes_what_it_found(tmp_pa
     assert "everything that ran is right" in done.stdout
     found = json.loads(file.read_text())
     assert ["torch_int_mm", "reference"] == [row["backend"] for row in found["backends"]]
-    assert ["aiter_ck", "aiter_triton"] == [row["backend"] for row in found["refused"]]
+    assert ["aiter_asm", "aiter_ck", "aiter_triton"] == [row["backend"] for row in found["refused"]]
     assert [] == found["failures"]
     for row in found["backends"]:
         (shape,) = row["shapes"]

@@ -16,11 +16,12 @@ from folders import EVERY_FEATURE
 from qscheme.cli import main
 from qscheme.compiler.axes import Axis
 from qscheme.compiler.cubes import overlap, without
-from qscheme.compiler.decisions import Space, backend_at
 from qscheme.compiler.difference import Difference, difference
 from qscheme.compiler.folder import read_folder
 from qscheme.compiler.region_text import axis_text
 from qscheme.compiler.resolve import resolve
+from qscheme.compiler.space import Side, Space, backend_at
+from qscheme.compiler.timelines import versions_of
 from qscheme.tables import shipped_schemes
 
 if TYPE_CHECKING:
@@ -76,40 +77,58 @@ BLOCK_CK = """  - name: aiter_ck
 
 def test_the_points_of_a_removed_backend_go_to_the_next_one(tmp_path: Path) -> None:
     assert [
-        "fp8_block128 on gfx942 or gfx950 with aiter v0.1.5 or later, K % 128 = 0, output in bf16 or fp16, "
-        "unless aiter_triton_tuned or aiter_ck_preshuffle runs: aiter_ck -> aiter_triton"
+        "fp8_block128: aiter_ck -> aiter_triton",
+        "  on gfx942 or gfx950 with aiter v0.1.5 or later, K % 128 = 0, output in bf16 or fp16, "
+        "unless aiter_triton_tuned or aiter_ck_preshuffle or aiter_asm_flatmm runs",
     ] == lines(tmp_path, ("fp8_block128", BLOCK_CK, ""))
 
 
 def test_a_stricter_multiple_moves_the_sizes_between(tmp_path: Path) -> None:
+    sizes = "  on every architecture but cpu or unknown ones, N % 8 = 0 and N % 16 != 0, K % 8 = 0"
     assert [
-        f"{scheme} on every architecture but cpu or unknown ones, N % 8 = 0 and N % 16 != 0, K % 8 = 0, {rest}"
-        for scheme in ("int8_ptpc", "int8_tensor_static")
-        for rest in (
-            "unless aiter_triton runs: torch_int_mm -> reference",
-            "switch batch_invariant on: torch_int_mm -> no backend",
-        )
+        "int8_ptpc, int8_tensor_static: torch_int_mm -> reference",
+        f"{sizes}, unless aiter_triton runs",
+        "int8_ptpc, int8_tensor_static: torch_int_mm -> no backend",
+        f"{sizes}, switch batch_invariant on",
     ] == lines(tmp_path, ("kernels/torch", "multiple_of: {n: 8, k: 8}}", "multiple_of: {n: 16, k: 8}}"))
 
 
 def test_a_later_release_moves_the_releases_before_it(tmp_path: Path) -> None:
     found = lines(tmp_path, ("kernels/torch", "{vendor: [cpu], since: v2.12}", "{vendor: [cpu], since: v2.14}"))
-    assert "fp8_ptpc on cpu with torch v2.12, output in bf16: torch_scaled_mm_rowwise -> reference" in found
+    at = found.index("  on cpu with torch v2.12 to before v2.14, output in bf16")
+    assert found[at - 1].startswith("fp8_ptpc, ")
+    assert found[at - 1].endswith(": torch_scaled_mm_rowwise -> reference")
 
 
 def test_a_switch_that_is_asked_for_is_told_where_it_is_not_the_default(tmp_path: Path) -> None:
     reference = "  - name: reference\n    quantize: reference.quantize\n"
     needs = f"{reference}    needs: {{switches: [aiter, aiter_preshuffled_blockscale]}}\n"
     assert [
-        "amdfp4 on every architecture, switch aiter off: reference -> no backend",
-        "amdfp4 on every architecture: reference -> no backend",
+        "amdfp4: reference -> no backend",
+        "  on every architecture, switch aiter off",
+        "  on every architecture",
     ] == lines(tmp_path, ("amdfp4", reference, needs))
+
+
+def test_another_default_tells_what_runs_where_the_switch_is_not_set(tmp_path: Path) -> None:
+    default = "aiter_preshuffled_blockscale:\n    default: "
+    assert [
+        "fp8_block128: aiter_ck -> aiter_ck_preshuffle, where the switch aiter_preshuffled_blockscale is not set",
+        "  on gfx942 with aiter v0.1.5.post3 or later, N % 64 = 0, K % 128 = 0, output in bf16, "
+        "tuned in a8w8_blockscale_bpreshuffle for M = 1024 and 8192",
+        "  on gfx950 with aiter v0.1.5.post3 or later and without rocm or with it before v7.0 or v7.3 or later, "
+        "N % 64 = 0, K % 128 = 0, output in bf16, "
+        "tuned in a8w8_blockscale_bpreshuffle for M = 1024 and 8192, unless aiter_triton_tuned runs",
+        "switch aiter_preshuffled_blockscale: default: no -> yes",
+    ] == lines(tmp_path, ("switches", f"{default}false", f"{default}true"))
 
 
 def test_two_backends_that_change_places_change_where_both_run(tmp_path: Path) -> None:
     path = edited(tmp_path) / "fp8_block128_ue8m0.yaml"
     text = path.read_text()
-    start, second, third = (text.index(f"  - name: {name}") for name in ("aiter_ck", "aiter_triton", "torch_scaled_mm"))
+    start, second, third = (
+        text.index(f"  - name: {name}") for name in ("aiter_ck ", "aiter_triton", "torch_scaled_mm")
+    )
     path.write_text(text[:start] + text[second:third] + text[start:second] + text[third:])
     (move,) = difference(BEFORE, catalogue_of(path.parent)).moved
     assert ("fp8_block128_ue8m0", "aiter_ck", "aiter_triton") == (move.scheme, move.before, move.after)
@@ -130,12 +149,14 @@ EDITS: dict[str, list[tuple[str, str, str]]] = {
 def test_every_point_moves_as_the_decisions_on_both_sides_say(name: str, tmp_path: Path) -> None:
     old, new = BEFORE, catalogue_of(edited(tmp_path, *EDITS[name]))
     found, draw = difference(old, new), random.Random(3)
-    space = found.space
     assert found.moved or found.changed
     after = {scheme.name: scheme for scheme in new.schemes}
+    versions = versions_of(old, new)
     for scheme in old.schemes:
+        one, other = (Side.of(old, versions), scheme), (Side.of(new, versions), after[scheme.name])
+        space = Space.of(one, other)
         moves = [move for move in found.moved if move.scheme == scheme.name]
-        was, now = space.decisions(old, scheme), space.decisions(new, after[scheme.name])
+        was, now = space.decisions(*one), space.decisions(*other)
         starts = [space.full] * 20 + [draw.choice(move.cubes) for move in moves for _ in range(40)]
         for start in starts:
             loose = tuple(full if draw.random() < 0.15 else mask for full, mask in zip(space.full, start, strict=True))
@@ -155,7 +176,8 @@ def test_every_point_moves_as_the_decisions_on_both_sides_say(name: str, tmp_pat
 def test_a_region_names_the_better_backends_that_run_inside_it_and_no_others(tmp_path: Path) -> None:
     found = difference(BEFORE, catalogue_of(edited(tmp_path, *EDITS["a backend less"])))
     (move,) = found.moved
-    space, decided = found.space, found.space.decisions(BEFORE, BEFORE.schemes[1])
+    space, side = move.space, Side.of(BEFORE)
+    decided = space.decisions(side, BEFORE.schemes[1])
     for cube, better in move.told:
         inside = {d.backend for d in decided if overlap([cube], d.cubes)}
         assert {"aiter_ck", *better} == inside
@@ -195,7 +217,8 @@ def test_a_scheme_that_is_new_or_gone_is_named(tmp_path: Path) -> None:
     folder = edited(tmp_path, ("mxfp8", "scheme: mxfp8\n", "scheme: mxfp8_again\n"))
     (folder / "mxfp8.yaml").rename(folder / "mxfp8_again.yaml")
     found = difference(BEFORE, catalogue_of(folder))
-    assert ["mxfp8_again: added", "mxfp8: removed"] == list(found.lines())
+    (names,) = [", ".join(b.name for b in scheme.backends) for scheme in BEFORE.schemes if scheme.name == "mxfp8"]
+    assert [f"mxfp8_again: added, with {names}", f"mxfp8: removed, with {names}"] == list(found.lines())
 
 
 @pytest.mark.parametrize(
@@ -244,7 +267,7 @@ def test_the_command_says_that_nothing_differs(monkeypatch: Any, capsys: Any) ->
 def test_the_command_fails_where_something_differs(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     folder = edited(tmp_path, *EDITS["a backend less"])
     code, out, err = run(monkeypatch, capsys, SHIPPED, folder)
-    assert (1, 1, "") == (code, len(out.splitlines()), err)
+    assert (1, 2, "") == (code, len(out.splitlines()), err)
     code, out, err = run(monkeypatch, capsys, SHIPPED, folder, "--json")
     found = json.loads(out)
     assert (1, True, []) == (code, found["changed"], found["schemes"]["added"])
@@ -264,8 +287,7 @@ def test_a_folder_with_its_own_devices_may_be_compared(tmp_path: Path) -> None:
     folder = edited(tmp_path, ("switches", "default: false", "default: true"), of=EVERY_FEATURE)
     found = difference(*(catalogue_of(at, at) for at in (EVERY_FEATURE, folder)))
     assert isinstance(found, Difference)
-    assert ["switch fast: default: no -> yes"] == list(found.lines())
-    assert isinstance(found.space, Space)
+    assert "switch fast: default: no -> yes" == list(found.lines())[-1]
 
 
 def test_a_revision_of_git_is_a_folder_of_its_time(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:

@@ -134,7 +134,7 @@ TABLES = {
     """,
     "fp8_block128": """
                          gfx942               gfx950              gfx1250                  gfx1201             gfx1100    gfx90a     sm_90            cpu        gfx9999
-        untuned          aiter_ck             aiter_ck            aiter_triton             reference           reference  reference  torch_scaled_mm  reference  reference
+        untuned          aiter_ck             aiter_ck            aiter_triton             aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
         tuned            aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
         aiter_absent     reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
         aiter_off        reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
@@ -143,7 +143,7 @@ TABLES = {
         aiter_0.1.8      aiter_ck             aiter_triton_tuned  reference                reference           reference  reference  torch_scaled_mm  reference  reference
         aiter_0.1.13     aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  reference           reference  reference  torch_scaled_mm  reference  reference
         preshuffled      aiter_ck_preshuffle  aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
-        invariant        aiter_triton         aiter_triton        aiter_triton             -                   -          -          -                -          -
+        invariant        aiter_triton         aiter_triton        aiter_triton             aiter_triton_rdna4  -          -          -                -          -
         invariant_tuned  aiter_triton         aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  -          -          -                -          -
         fp16             aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
         fp32             reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
@@ -159,26 +159,26 @@ TABLES = {
     "mxfp4": """
                          gfx942     gfx950                              gfx1250             gfx1201    gfx1100    gfx90a     sm_90      cpu        gfx9999
         untuned          reference  aiter_triton                        aiter_triton        reference  reference  reference  reference  reference  reference
-        tuned            reference  aiter_asm                           aiter_triton_tuned  reference  reference  reference  reference  reference  reference
+        tuned            reference  aiter_asm                           aiter_triton        reference  reference  reference  reference  reference  reference
         aiter_absent     reference  torch_scaled_mm_mxfp4_plain_scales  reference           reference  reference  reference  reference  reference  reference
         aiter_off        reference  torch_scaled_mm_mxfp4_plain_scales  reference           reference  reference  reference  reference  reference  reference
         linear_off       reference  torch_scaled_mm_mxfp4_plain_scales  reference           reference  reference  reference  reference  reference  reference
         aiter_0.1.2      reference  torch_scaled_mm_mxfp4_plain_scales  reference           reference  reference  reference  reference  reference  reference
         aiter_0.1.8      reference  aiter_asm                           reference           reference  reference  reference  reference  reference  reference
-        aiter_0.1.13     reference  aiter_asm                           aiter_triton_tuned  reference  reference  reference  reference  reference  reference
-        preshuffled      reference  aiter_asm                           aiter_triton_tuned  reference  reference  reference  reference  reference  reference
+        aiter_0.1.13     reference  aiter_asm                           aiter_triton        reference  reference  reference  reference  reference  reference
+        preshuffled      reference  aiter_asm                           aiter_triton        reference  reference  reference  reference  reference  reference
         invariant        -          aiter_triton                        aiter_triton        -          -          -          -          -          -
-        invariant_tuned  -          aiter_triton_tuned                  aiter_triton_tuned  -          -          -          -          -          -
-        fp16             reference  aiter_triton_tuned                  aiter_triton_tuned  reference  reference  reference  reference  reference  reference
+        invariant_tuned  -          aiter_triton                        aiter_triton        -          -          -          -          -          -
+        fp16             reference  aiter_triton                        aiter_triton        reference  reference  reference  reference  reference  reference
         fp32             reference  reference                           reference           reference  reference  reference  reference  reference  reference
-        n_1000           reference  aiter_triton_tuned                  aiter_triton_tuned  reference  reference  reference  reference  reference  reference
-        n_1006           reference  aiter_triton_tuned                  aiter_triton_tuned  reference  reference  reference  reference  reference  reference
+        n_1000           reference  aiter_triton                        aiter_triton        reference  reference  reference  reference  reference  reference
+        n_1006           reference  aiter_triton                        aiter_triton        reference  reference  reference  reference  reference  reference
         k_1056           reference  aiter_triton                        aiter_triton        reference  reference  reference  reference  reference  reference
         k_1008           reference  reference                           reference           reference  reference  reference  reference  reference  reference
         k_1006           reference  reference                           reference           reference  reference  reference  reference  reference  reference
-        bias             reference  aiter_asm                           aiter_triton_tuned  reference  reference  reference  reference  reference  reference
-        rotated          reference  aiter_asm                           aiter_triton_tuned  reference  reference  reference  reference  reference  reference
-        prequantized     reference  aiter_asm                           aiter_triton_tuned  reference  reference  reference  reference  reference  reference
+        bias             reference  aiter_asm                           aiter_triton        reference  reference  reference  reference  reference  reference
+        rotated          reference  aiter_asm                           aiter_triton        reference  reference  reference  reference  reference  reference
+        prequantized     reference  aiter_asm                           aiter_triton        reference  reference  reference  reference  reference  reference
     """,
 }
 
@@ -204,14 +204,14 @@ OTHERS = {
         aiter_absent  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  torch_scaled_mm  reference  torch_scaled_mm  torch_scaled_mm  reference
     """,
     "fp8_w8a16_block128": """
-                     gfx942                   gfx950                   gfx1250                  gfx1201    sm_90      cpu        gfx9999
-        untuned      aiter_triton             aiter_triton             aiter_triton             reference  reference  reference  reference
-        tuned        aiter_triton_preshuffle  aiter_triton_preshuffle  aiter_triton_preshuffle  reference  reference  reference  reference
-        aiter_0.1.8  aiter_triton             aiter_triton             reference                reference  reference  reference  reference
-        invariant    aiter_triton             aiter_triton             aiter_triton             -          -          -          -
-        fp32         reference                reference                reference                reference  reference  reference  reference
-        n_1006       aiter_triton             aiter_triton             aiter_triton             reference  reference  reference  reference
-        k_1056       reference                reference                reference                reference  reference  reference  reference
+                     gfx942                   gfx950                   gfx1250                  gfx1201             sm_90               cpu        gfx9999
+        untuned      aiter_triton             aiter_triton             aiter_triton             triton_weight_only  triton_weight_only  reference  reference
+        tuned        aiter_triton_preshuffle  aiter_triton_preshuffle  aiter_triton_preshuffle  triton_weight_only  triton_weight_only  reference  reference
+        aiter_0.1.8  aiter_triton             aiter_triton             triton_weight_only       triton_weight_only  triton_weight_only  reference  reference
+        invariant    aiter_triton             aiter_triton             aiter_triton             triton_weight_only  triton_weight_only  -          -
+        fp32         triton_weight_only       triton_weight_only       triton_weight_only       triton_weight_only  triton_weight_only  reference  reference
+        n_1006       aiter_triton             aiter_triton             aiter_triton             triton_weight_only  triton_weight_only  reference  reference
+        k_1056       triton_weight_only       triton_weight_only       triton_weight_only       triton_weight_only  triton_weight_only  reference  reference
     """,
     "fp8_block128_a_mxfp8": """
                       gfx942                   gfx950                   gfx1250    gfx1201    sm_90      cpu        gfx9999
@@ -389,7 +389,7 @@ def test_an_untuned_shape_is_told_with_the_table_and_its_rows() -> None:
 @pytest.mark.parametrize("table", ["a4w4_blockscale", "triton_afp4wfp4_preshuffled"])
 def test_the_assembly_kernel_needs_both_of_its_tables(table: str) -> None:
     situation = Situation({"tuned": TunedBut(table)})
-    assert "aiter_triton_tuned" == decision("mxfp4", "gfx950", situation).chosen
+    assert "aiter_triton" == decision("mxfp4", "gfx950", situation).chosen
     (text,) = texts("mxfp4", "gfx950", situation, "aiter_asm")
     assert text.startswith(f"tuned: needs N and K tuned in {table} for M = ")
 

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -17,13 +18,17 @@ from qscheme.cli import app
 from qscheme.compiler.folder import read_folder
 from qscheme.compiler.lint import lint, refusal
 from qscheme.compiler.lint_names import yaml_1_1
-from qscheme.compiler.lint_releases import Releases
 from qscheme.compiler.lint_rules import RULES, Finding
-from qscheme.compiler.lint_space import OUTPUTS, Point, Space
+from qscheme.compiler.points import Point, point_at
 from qscheme.compiler.resolve import resolve
+from qscheme.compiler.space import Side, Space
 from qscheme.facts import Facts
 from qscheme.tables import load
-from qscheme.types import Device, LayerFacts, TunedTable
+from qscheme.types import Device, LayerFacts, Scheme, TunedTable
+
+if TYPE_CHECKING:
+    from qscheme.compiler import ir
+    from qscheme.tables import Tables
 
 SHIPPED = Path(__file__).parent.parent / "schemes"
 FIXTURES = Path(__file__).parent / "lint"
@@ -74,63 +79,42 @@ def test_the_shipped_catalogue_has_no_findings() -> None:
     assert () == findings(SHIPPED)
 
 
-def spaces(folder: Path) -> list[Space]:
+def decided(folder: Path) -> list[tuple[ir.Scheme, Space, Side]]:
     catalogue, problems = resolve(read_folder(folder, SHIPPED))
     assert () == problems
-    switches = tuple((switch.name, switch.default) for switch in catalogue.switches)
-    releases = Releases(catalogue)
-    return [Space(scheme, catalogue.devices, switches, releases) for scheme in catalogue.schemes]
+    side = Side.of(catalogue)
+    return [(scheme, Space.of((side, scheme)), side) for scheme in catalogue.schemes]
 
 
 class Rows:
     """Tuned rows as a point of the decision space has them."""
 
-    def __init__(self, point: Point, space: Space) -> None:
-        self.holding = {word for bit, word in enumerate(space.atoms) if point.atoms >> bit & 1}
+    def __init__(self, point: Point) -> None:
+        self.rows = point.tuned
 
     def untuned(
         self, table: TunedTable, device: Device, compute_units: int | None, n: int, k: int, every: tuple[int, ...]
     ) -> str | None:
-        lacking = [m for m in every if f"{table.name} tuned for M {m}" not in self.holding]
+        lacking = [m for m in every if (table.name, m) not in self.rows]
         return f"no row for M = {lacking}" if lacking else None
 
 
-def released(space: Space, library: str, version: int | None) -> str | None:
-    """A release of a class of versions, for `Facts.simulate`; torch is between its releases where its class is."""
-    if version is None:
-        return None
-    label = space.releases.label(library, version)
-    return {"any version": "2.10.0", "older than v2.12": "2.11.0", "newer than v2.12": "2.99.0"}.get(label, label)
+def runs(scheme: Scheme, tables: Tables, point: Point) -> list[str]:
+    """The backends that the generated code does not refuse at a point."""
+    facts = Facts.simulate(point.arch, switches=point.switches, tuned=Rows(point), tables=tables, **point.releases)
+    layer = LayerFacts(point.n, point.k, point.output, fused=point.fused, full_n=point.full_n, full_k=point.full_k)
+    return [candidate.name for candidate in scheme.backends if not candidate.why_not(facts, layer)]
 
 
-@pytest.mark.parametrize("space", spaces(SHIPPED), ids=lambda space: space.scheme.name)
-def test_the_runtime_chooses_each_backend_for_a_layer_that_lint_names(space: Space) -> None:
+@pytest.mark.parametrize("row", decided(SHIPPED), ids=lambda row: row[0].name)
+def test_the_runtime_chooses_each_backend_for_a_layer_that_lint_names(row: tuple[ir.Scheme, Space, Side]) -> None:
     """Every backend of the catalogue is alive, by the word of the generated code."""
+    scheme, space, side = row
     tables = load(None)
-    scheme = tables.scheme(space.scheme.name)
-    for index, backend in enumerate(space.scheme.backends):
-        point = space.chosen(index, [group[0] for group in space.classes])
-        assert point is not None, backend.name
-        held = {
-            library: released(space, library, v) for library, v in zip(space.libraries, point.versions, strict=True)
-        }
-        facts = Facts.simulate(
-            point.device.arch,
-            switches={
-                switch.name: switch.name != "batch_invariant"
-                and bool(point.atoms >> space.atoms.index(f"switch {switch.name}") & 1)
-                for switch in tables.switches.values()
-                if f"switch {switch.name}" in space.atoms
-            },
-            tuned=Rows(point, space),
-            tables=tables,
-            **held,
-        )
-        fused = "one scale" in space.atoms and not point.atoms >> space.atoms.index("one scale") & 1
-        layer = LayerFacts(point.n, point.k, OUTPUTS[point.output.bit_length() - 1], fused=fused)
-        runs = [candidate.name for candidate in scheme.backends if not candidate.why_not(facts, layer)]
-
-        assert backend.name == runs[0], space.words(point)
+    for found in space.decisions(side, scheme)[:-1]:
+        cube = space.sample(found.cubes)
+        assert cube is not None, found.backend
+        assert found.backend == runs(tables.scheme(scheme.name), tables, point_at(space, cube))[0]
 
 
 KERNEL = """  {name}:
@@ -175,8 +159,8 @@ def test_no_point_of_a_random_space_contradicts_lint(tmp_path: Path) -> None:
         }
         (tmp_path / f"random_{number}.yaml").write_text(json.dumps(document))
     dead = 0
-    for space in spaces(tmp_path):
-        backends = stated[space.scheme.name]
+    for scheme, space, side in decided(tmp_path):
+        backends = stated[scheme.name]
         chosen = {
             next((at for at, backend in enumerate(backends) if holds(backend["needs"], outputs[int(backend["gemm"][-1])], *point)), None)
             for point in itertools.product(
@@ -184,10 +168,10 @@ def test_no_point_of_a_random_space_contradicts_lint(tmp_path: Path) -> None:
                 [frozenset(on) for size in range(len(names) + 1) for on in itertools.combinations(names, size)],
             )
         }  # fmt: skip
-        found = {at for at in range(len(backends)) if space.chosen(at, [group[0] for group in space.classes])}
+        found = {at for at, decision in enumerate(space.decisions(side, scheme)[:-1]) if decision.cubes}
         dead += len(backends) - len(found)
 
-        assert chosen - {None} == found, space.scheme.name
+        assert chosen - {None} == found, scheme.name
     assert dead > 9
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from qscheme import packing
-from qscheme.layouts import repacked
 from qscheme.words import WORDS, codes_together, zero_points_shape
 
 EVEN_FIRST = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -108,10 +107,10 @@ def test_the_sizes_that_can_be_stored_are_those_that_are_stored(element, word):
 def test_a_weight_is_repacked_for_a_kernel_and_back(element, word):
     codes = integers(element, 24, 40)
     stored = packing.pack_integers(codes, element, word)
-    assert torch.equal(codes, repacked(stored, element, word, "plain"))
-    columns = repacked(stored, element, word, "int32_columns")
+    assert torch.equal(codes, packing.repacked(stored, element, word, "plain"))
+    columns = packing.repacked(stored, element, word, "int32_columns")
     assert torch.equal(words_of(codes, element), columns)
-    assert torch.equal(stored, repacked(columns, element, "int32_columns", word))
+    assert torch.equal(stored, packing.repacked(columns, element, "int32_columns", word))
 
 
 # --- zero points ---------------------------------------------------------------------------------

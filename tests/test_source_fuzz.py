@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, cast
+import random
+from pathlib import Path
+from typing import cast
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qscheme.compiler.source import Document, KeyPath, SourceError, read, read_file
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from qscheme.compiler.source import Document, KeyPath, SourceError, read, read_file, read_slowly
 
 quickly = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 
@@ -88,3 +87,36 @@ def test_json_means_the_same(tree: object) -> None:
     text = json.dumps(tree, ensure_ascii=False)
 
     assert text == json.dumps(read(text, "x.yaml").data, ensure_ascii=False)
+
+
+def alike(text: str) -> bool:
+    """Whether both parsers say the same; true if the text is a mistake, which one of them alone tells."""
+    try:
+        slow = read_slowly(text, "x.yaml")
+    except SourceError:
+        return not reads(text)
+    return read(text, "x.yaml") == slow
+
+
+def reads(text: str) -> bool:
+    try:
+        read(text, "x.yaml")
+    except SourceError:
+        return False
+    return True
+
+
+def test_libyaml_reads_as_the_slow_parser_does() -> None:
+    shipped = [path.read_text() for path in sorted(Path(__file__).parent.parent.glob("schemes/**/*.yaml"))]
+    assert [] == [text[:60] for text in shipped if not alike(text)]
+    draw, lines = random.Random(5), [text.split("\n") for text in shipped]
+    for _ in range(1500):
+        chosen = draw.choice(lines)
+        start = draw.randrange(len(chosen))
+        text = "\n".join(chosen[start : start + draw.randint(1, 9)])
+        for _ in range(draw.randint(1, 3)):
+            at, gone = draw.randrange(len(text) + 1), draw.choice((0, 0, 1, 3))
+            text = text[:at] + draw.choice((*FRAGMENTS, "", "")) + text[at + gone :]
+        text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+        if text.isascii() and text.replace("\n", "").isprintable():
+            assert alike(text), text

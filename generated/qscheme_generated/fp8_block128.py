@@ -516,8 +516,6 @@ def why_not_aiter_triton_rdna4(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
-    if (untuned := facts.untuned(TRITON_A8W8_BLOCKSCALE, layer.n, layer.k, (128,))) is not None:
-        reasons.append(Reason("tuned", "N and K tuned in triton_a8w8_blockscale for M = 128", untuned))
     if not facts.on("aiter"):
         reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
     if not facts.on("aiter_linear"):
@@ -877,7 +875,6 @@ SCHEME: Final = Scheme(
                 ),
                 Call(when="always", quantize="reference.quantize", gemm="aiter.triton_gemm_a8w8_blockscale"),
             ),
-            tuned=((TRITON_A8W8_BLOCKSCALE, (128,)),),
         ),
         Backend(
             name="torch_scaled_mm",

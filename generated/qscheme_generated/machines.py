@@ -252,6 +252,12 @@ SWITCHES: Final[Mapping[str, Switch]] = {
         variables=("QSCHEME_AITER", "VLLM_ROCM_USE_AITER"),
         meaning="AITER's kernels may be chosen",
     ),
+    "aiter_a16wfp4": Switch(
+        name="aiter_a16wfp4",
+        default=False,
+        variables=("QSCHEME_AITER_A16WFP4",),
+        meaning="Prefer AITER's Triton GEMM that quantizes to MXFP4 itself, for up to 64 rows of tuned MXFP4 weights",
+    ),
     "aiter_even_mxfp4": Switch(
         name="aiter_even_mxfp4",
         default=False,

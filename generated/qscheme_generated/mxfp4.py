@@ -400,6 +400,8 @@ def why_not_aiter_triton_tuned(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(
             Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
         )
+    if not facts.on("aiter_a16wfp4"):
+        reasons.append(Reason("switch", "switch aiter_a16wfp4 on (QSCHEME_AITER_A16WFP4=1)", "off"))
     return reasons
 
 

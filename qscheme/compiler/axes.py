@@ -1,18 +1,14 @@
-"""What decisions depend on, and the values of each that some catalogues tell apart."""
+"""What decisions depend on, one axis each, with the finitely many values that some conditions tell apart."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from packaging.version import Version
-
-from qscheme.compiler.kernel_text import forms_of
-from qscheme.compiler.versions import limits_in, ranges_in
-from qscheme.releases import parsed
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from qscheme.compiler import ir
 
@@ -25,7 +21,7 @@ UNKNOWN = "unknown"
 
 OUTPUTS = ("bf16", "fp16", "fp32")
 
-PRESENT = ("qscheme", "torch")
+PRESENT = ("torch",)
 """The libraries without which nothing asks for a decision; any other may be absent."""
 
 
@@ -34,7 +30,8 @@ class Axis(NamedTuple):
 
     values: architectures; versions of a library, the oldest first, None where it is absent; for N and K the smallest
     number of each class; output dtypes; 1 and 0 for what holds or does not. multiples, minima: what tells sizes apart.
-    rows: the M for which a table must have rows, for `tuned`; they are asked for together or not at all.
+    rows: the M for which a table must have rows, for `tuned`; they are asked for together or not at all. order: the
+    positions of values, those that an example had better have first.
     """
 
     kind: Kind
@@ -43,11 +40,17 @@ class Axis(NamedTuple):
     multiples: tuple[int, ...] = ()
     minima: tuple[int, ...] = ()
     rows: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
 
     @property
     def full(self) -> int:
         """The mask of every value."""
         return (1 << len(self.values)) - 1
+
+    @property
+    def word(self) -> str:
+        """How a size is told: `N`, `full N`."""
+        return f"{self.name[:-1].replace('_', ' ')}{self.name[-1].upper()}"
 
     @property
     def table(self) -> str:
@@ -58,153 +61,95 @@ class Axis(NamedTuple):
         """The values for which something holds."""
         return sum(1 << at for at, value in enumerate(self.values) if holds(value))
 
+    def among(self, values: Iterable[Value]) -> int:
+        """Those values that are among some."""
+        known = frozenset(values)
+        return self.mask(lambda value: value in known)
+
     def sizes(self, multiple: int = 1, least: int = 1) -> int:
         """The sizes that are a multiple of a number and large enough."""
         return self.mask(lambda size: isinstance(size, int) and size % multiple == 0 and size >= least)
+
+    def alike(self, one: int, other: int) -> bool:
+        """Whether no condition tells two sizes apart."""
+        divides = all((one % number == 0) == (other % number == 0) for number in self.multiples)
+        return divides and all((one >= least) == (other >= least) for least in self.minima)
+
+    def reaching(self, size: int, least: int) -> int:
+        """A size that no condition tells apart from one, and that is large enough: the least if it will do."""
+        step = math.lcm(*self.multiples)
+        return least if self.alike(size, least) else size + -(-max(least - size, 0) // step) * step
 
     def chosen(self, mask: int) -> tuple[Value, ...]:
         """The values of a mask."""
         return tuple(value for at, value in enumerate(self.values) if mask >> at & 1)
 
-
-class Point(NamedTuple):
-    """A machine and a layer. releases: versions by library, None for an absent one. tuned: (table, M) pairs."""
-
-    arch: str
-    releases: Mapping[str, str | None]
-    n: int
-    k: int
-    output: str
-    fused: bool
-    tuned: frozenset[tuple[str, int]]
-    switches: Mapping[str, bool]
-    full_n: int | None = None
-    full_k: int | None = None
-
-    def size(self, name: str) -> int:
-        """`n`, `k`, `full_n` or `full_k`; a layer that is no shard is the whole."""
-        sizes = {"n": self.n, "k": self.k, "full_n": self.full_n or self.n, "full_k": self.full_k or self.k}
-        return sizes[name]
+    def best(self, mask: int) -> tuple[int, int]:
+        """The value of a mask that an example had better have: its rank and its position."""
+        order = self.order or range(len(self.values))
+        return next((rank, at) for rank, at in enumerate(order) if mask >> at & 1)
 
 
-def axes_of(catalogues: Sequence[ir.Catalogue]) -> tuple[Axis, ...]:
-    """Every axis that the conditions of some catalogues need: architecture, libraries, N, K, output and the flags."""
-    archs = dict.fromkeys(device.arch for catalogue in catalogues for device in catalogue.devices)
-    needs = [backend.needs for c in catalogues for scheme in c.schemes for backend in scheme.backends]
-    ranged = {one.name for need in needs for one in ranges_in(need)}
-    libraries = sorted(ranged | {library.name for catalogue in catalogues for library in catalogue.libraries})
-    switches = sorted({switch.name for catalogue in catalogues for switch in catalogue.switches})
-    return (
-        Axis("arch", "arch", (*archs, UNKNOWN)),
-        *(Axis("library", name, tuple(_versions(name, catalogues))) for name in libraries),
-        _sizes("n", [(need.n, *(row.n for row in need.where)) for need in needs], [need.min_n for need in needs]),
-        _sizes("k", [(need.k, *(row.k for row in need.where)) for need in needs], [need.min_k for need in needs]),
-        *(axis for axis in (_whole("full_n", needs), _whole("full_k", needs)) if axis.multiples),
-        Axis("output", "output", OUTPUTS),
-        Axis("fused", "fused", (1, 0)),
-        *(Axis("tuned", f"{table} {rows[0]}", (1, 0), rows=rows) for table, rows in _tuned(needs)),
-        *(Axis("switch", name, (1, 0)) for name in switches),
-    )
+def arch_axis(archs: Iterable[str]) -> Axis:
+    """The architectures of some devices, an unknown one last."""
+    return Axis("arch", "arch", (*dict.fromkeys(archs), UNKNOWN))
 
 
-def place_of(axis: Axis, point: Point) -> int:
-    """Which value of an axis a point has."""
-    value: Value
-    match axis.kind:
-        case "arch":
-            value = point.arch if point.arch in axis.values else UNKNOWN
-        case "library":
-            version = point.releases.get(axis.name)
-            if version is None:
-                return axis.values.index(None)
-            asked = parsed(version)
-            older = [
-                at for at, known in enumerate(axis.values) if known is not None and asked and _not_newer(known, asked)
-            ]
-            return max(older, default=next(at for at, known in enumerate(axis.values) if known is not None))
-        case "size":
-            size = point.size(axis.name)
-            value = next(known for known in axis.values if isinstance(known, int) and _alike(known, size, axis))
-        case "output":
-            value = point.output
-        case "fused":
-            value = int(point.fused)
-        case "tuned":
-            value = int(all((axis.table, m) in point.tuned for m in axis.rows))
-        case "switch":
-            value = int(point.switches[axis.name])
-    return axis.values.index(value)
+def library_axis(name: str, versions: Sequence[str], released: int) -> Axis:
+    """The versions of a library, and its absence where it may be absent; released: those that are real releases."""
+    absent = () if name in PRESENT else (None,)
+    ranked = sorted(range(len(versions)), key=lambda at: (not released >> at & 1, -at))
+    order = (*(at + len(absent) for at in ranked), *range(len(absent)))
+    return Axis("library", name, (*absent, *versions), order=order)
 
 
-def _versions(library: str, catalogues: Iterable[ir.Catalogue]) -> Iterator[str | None]:
-    """Every version that a history or a limit tells apart from the one before it, and None where it may be absent."""
-    if library not in PRESENT:
-        yield None
-    catalogues = tuple(catalogues)
-    known = {
-        release
-        for c in catalogues
-        for history in c.histories
-        if history.library == library
-        for release in history.releases
-    }
-    found = {parsed(release) for release in known} or {Version("0")}
-    for catalogue in catalogues:
-        needs = [backend.needs for scheme in catalogue.schemes for backend in scheme.backends]
-        found |= {parsed(limit) for need in needs for limit in limits_in(need, library)}
-        for kernel in catalogue.kernels:
-            if kernel.package == library:
-                for form in forms_of(kernel):
-                    found |= {parsed(form.since), _after(parsed(form.until))}
-    yield from (f"v{version}" for version in sorted(version for version in found if version is not None))
+def size_axes(needs: Sequence[ir.Needs], unit: tuple[int, int]) -> Iterator[Axis]:
+    """N and K, and those of the whole layer where a condition asks for them. unit: what N and K are multiples of."""
+    n = {number for need in needs for number in (need.n, *(row.n for row in need.where)) if number}
+    k = {number for need in needs for number in (need.k, *(row.k for row in need.where)) if number}
+    yield _sizes("n", frozenset(n), frozenset(need.min_n or 1 for need in needs), unit[0])
+    yield _sizes("k", frozenset(k), frozenset(need.min_k or 1 for need in needs), unit[1])
+    whole = {"full_n": {need.full_n for need in needs}, "full_k": {need.full_k for need in needs}}
+    for name, numbers in whole.items():
+        if asked := frozenset(number for number in numbers if number):
+            yield _sizes(name, asked, frozenset(), 1)
 
 
-def _after(version: Version | None) -> Version | None:
-    """The first version that is later than one and its local versions, up to the next post release."""
-    if version is None:
-        return None
-    if version.post is None:
-        return Version(f"{version.public}.post0")
-    return Version(f"{version.public.rpartition('.post')[0]}.post{version.post + 1}")
-
-
-def _tuned(needs: Iterable[ir.Needs]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def tuned_axes(needs: Iterable[ir.Needs]) -> Iterator[Axis]:
     """Each tuned table with the M that conditions ask for together."""
     asked = sorted({(row.table, row.every) for need in needs for row in need.tuned})
     together: dict[tuple[str, tuple[bool, ...]], list[int]] = {}
     for table, m in sorted({(table, m) for table, every in asked for m in every}):
         together.setdefault((table, tuple(m in every for named, every in asked if named == table)), []).append(m)
     for (table, _), rows in together.items():
-        yield table, tuple(rows)
+        yield Axis("tuned", f"{table} {rows[0]}", (1, 0), rows=tuple(rows), order=(1, 0))
 
 
-def _whole(name: Literal["full_n", "full_k"], needs: Iterable[ir.Needs]) -> Axis:
-    """The axis of a size of the whole layer, which counts where a condition asks for it."""
-    return _sizes(name, [(need.full_n if name == "full_n" else need.full_k,) for need in needs], [])
+def flag_axis(kind: Kind, name: str, usual: bool) -> Axis:
+    """What holds or does not."""
+    return Axis(kind, name, (1, 0), order=(0, 1) if usual else (1, 0))
 
 
-def _sizes(name: str, multiples: Iterable[Iterable[int | None]], minima: Iterable[int | None]) -> Axis:
-    """The axis of N or K. Two sizes are alike if they have the same common divisor with every multiple, and minima."""
-    numbers = sorted({number for every in multiples for number in every if number is not None})
-    floors = sorted({least for least in minima if least is not None and least > 1})
-    whole = math.lcm(*numbers)
-    found: dict[tuple[int, ...], int] = {}
-    ends: list[int | None] = [*floors, None]
-    for start, end in zip((1, *floors), ends, strict=True):
-        for divisor in (d for d in range(1, whole + 1) if whole % d == 0):
-            size = -(-start // divisor) * divisor
-            while math.gcd(size, whole) != divisor and (end is None or size < end):
-                size += divisor
-            if end is None or size < end:
-                found.setdefault((start, *(size % number == 0 for number in numbers)), size)
-    return Axis("size", name, tuple(sorted(found.values())), tuple(numbers), tuple(floors))
+@lru_cache(maxsize=4096)
+def _sizes(name: str, multiples: frozenset[int], minima: frozenset[int], unit: int) -> Axis:
+    """The smallest size of each class: those that are multiples of the same numbers, and reach the same minima.
 
-
-def _alike(one: int, other: int, axis: Axis) -> bool:
-    divides = all((one % number == 0) == (other % number == 0) for number in axis.multiples)
-    return divides and all((one >= least) == (other >= least) for least in axis.minima)
-
-
-def _not_newer(known: Value, asked: Version) -> bool:
-    version = parsed(known) if isinstance(known, str) else None
-    return version is not None and version <= asked
+    The numbers that a size can be a multiple of, and of no others, are those that divide a common multiple of some of
+    them. So between two minima each such common multiple is tried, times 1, 2, 3 and so on, until nothing else divides.
+    """
+    numbers = tuple(sorted(number for number in multiples if unit % number))
+    floors = tuple(sorted(least for least in minima if least > unit))
+    common = {unit}
+    for number in numbers:
+        common |= {math.lcm(other, number) for other in common}
+    found: list[int] = []
+    for low, high in zip((unit, *floors), (*floors, None), strict=True):
+        for product in common:
+            alone = [number for number in numbers if product % number == 0]
+            for size in itertools.count(-(-low // product) * product, product):
+                if high is not None and size >= high:
+                    break
+                if [number for number in numbers if size % number == 0] == alone:
+                    found.append(size)
+                    break
+    return Axis("size", name, tuple(sorted(found)), numbers, floors)

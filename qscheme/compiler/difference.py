@@ -2,67 +2,60 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
+from qscheme.compiler.changes import changes
 from qscheme.compiler.cubes import covering, joined, overlap
-from qscheme.compiler.decisions import Space
 from qscheme.compiler.region_text import region_data, region_text
-from qscheme.compiler.scheme_text import when_text
+from qscheme.compiler.space import Decided, Side, Space
+from qscheme.compiler.timelines import versions_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from qscheme.compiler import ir
-    from qscheme.compiler.cubes import Cube
-    from qscheme.compiler.decisions import Decided
+    from qscheme.compiler.changes import Changed
+from qscheme.compiler.cubes import Cube
 
 NO_BACKEND = "no backend"
-
-_SHORT = 90
-"""How long the two sides of a change may be on one line, together."""
-
-_NOT_TOLD = frozenset({"name", "library", "place", "meaning"})
-"""Fields that no decision, call or number depends on."""
 
 
 class Moved(NamedTuple):
     """Points of a scheme whose backend changes; None for no backend.
 
     cubes: exactly those points, without one in common. told: the same points in few cubes, together with points where
-    one of the backends of `better` runs before and after.
+    one of the backends of `better` runs before and after. unset: the switches whose default alone makes the change, for
+    whoever does not set them; empty for a change at the points themselves.
     """
 
     scheme: str
+    space: Space
     before: str | None
     after: str | None
     cubes: tuple[Cube, ...]
     told: tuple[tuple[Cube, tuple[str, ...]], ...]
-
-
-class Changed(NamedTuple):
-    """A fact that both sides state, differently: how a backend is called, how a kernel rounds, what a device is."""
-
-    subject: str
-    field: str
-    before: str
-    after: str
+    unset: tuple[str, ...] = ()
 
     @property
-    def text(self) -> str:
-        """One line, or three where both sides are long."""
-        if len(self.before) + len(self.after) > _SHORT:
-            return f"{self.subject}: {self.field}:\n  before: {self.before}\n  after:  {self.after}"
-        return f"{self.subject}: {self.field}: {self.before} -> {self.after}"
+    def change(self) -> str:
+        """`aiter_ck -> aiter_triton`."""
+        switches = f", where the switch {' or '.join(self.unset)} is not set" if self.unset else ""
+        return f"{self.before or NO_BACKEND} -> {self.after or NO_BACKEND}{switches}"
+
+    def regions(self, defaults: Mapping[str, bool]) -> tuple[str, ...]:
+        """Where it is, in words."""
+        return tuple(
+            region_text(self.space, cube, defaults) + (f", unless {' or '.join(better)} runs" if better else "")
+            for cube, better in self.told
+        )
 
 
 class Difference(NamedTuple):
     """Everything that differs between two catalogues; false if nothing does."""
 
-    space: Space
     defaults: Mapping[str, bool]
-    added: tuple[str, ...]
-    removed: tuple[str, ...]
+    added: tuple[ir.Scheme, ...]
+    removed: tuple[ir.Scheme, ...]
     moved: tuple[Moved, ...]
     changed: tuple[Changed, ...]
 
@@ -70,35 +63,41 @@ class Difference(NamedTuple):
         return bool(self.added or self.removed or self.moved or self.changed)
 
     def lines(self) -> Iterator[str]:
-        """The difference in words, decisions first."""
-        yield from (f"{scheme}: added" for scheme in self.added)
-        yield from (f"{scheme}: removed" for scheme in self.removed)
+        """The difference in words, decisions first; schemes that change alike are told together."""
+        for word, schemes in (("added", self.added), ("removed", self.removed)):
+            for scheme in schemes:
+                yield f"{scheme.name}: {word}, with {', '.join(backend.name for backend in scheme.backends)}"
+        alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for move in self.moved:
-            for cube, better in move.told:
-                unless = f", unless {' or '.join(better)} runs" if better else ""
-                where = region_text(self.space, cube, self.defaults)
-                yield f"{move.scheme} {where}{unless}: {move.before or NO_BACKEND} -> {move.after or NO_BACKEND}"
+            alike.setdefault((move.change, move.regions(self.defaults)), []).append(move.scheme)
+        for (change, regions), names in alike.items():
+            yield f"{', '.join(names)}: {change}"
+            yield from (f"  {region}" for region in regions)
         yield from (change.text for change in self.changed)
 
     def data(self) -> dict[str, object]:
         """The difference as JSON; `exact` has regions without a point in common, `regions` those of `lines`."""
         return {
             "changed": bool(self),
-            "schemes": {"added": list(self.added), "removed": list(self.removed)},
+            "schemes": {
+                "added": [scheme.name for scheme in self.added],
+                "removed": [scheme.name for scheme in self.removed],
+            },
             "decisions": [
                 {
                     "scheme": move.scheme,
                     "before": move.before,
                     "after": move.after,
+                    "unset": list(move.unset),
                     "regions": [
                         {
-                            "text": region_text(self.space, cube, self.defaults),
-                            "where": region_data(self.space, cube),
+                            "text": region_text(move.space, cube, self.defaults),
+                            "where": region_data(move.space, cube),
                             "unless": list(better),
                         }
                         for cube, better in move.told
                     ],
-                    "exact": [region_data(self.space, cube) for cube in move.cubes],
+                    "exact": [region_data(move.space, cube) for cube in move.cubes],
                 }
                 for move in self.moved
             ],
@@ -108,27 +107,57 @@ class Difference(NamedTuple):
 
 def difference(old: ir.Catalogue, new: ir.Catalogue) -> Difference:
     """Compare two catalogues over every point that either of them tells apart."""
-    space = Space.of(old, new)
+    versions = versions_of(old, new)
+    one, other = Side.of(old, versions), Side.of(new, versions)
     before, after = ({scheme.name: scheme for scheme in catalogue.schemes} for catalogue in (old, new))
     both = [name for name in after if name in before]
-    moved = [
-        move
-        for name in both
-        for move in _moves(name, space.decisions(old, before[name]), space.decisions(new, after[name]), space)
-    ]
+    moved = [move for name in both for move in _moves((one, before[name]), (other, after[name]))]
+    known = {switch.name: switch.default for switch in old.switches}
+    turned = {switch.name for switch in new.switches if known.get(switch.name, switch.default) != switch.default}
+    moved += [move for name in both for move in _by_default((one, before[name]), (other, after[name]), turned)]
     switches = {switch.name: switch.default for switch in new.switches}
     was = {switch.name: switch.default for switch in old.switches}
     return Difference(
-        space,
         {name: default for name, default in switches.items() if was.get(name, default) == default},
-        tuple(name for name in after if name not in before),
-        tuple(name for name in before if name not in after),
+        tuple(after[name] for name in after if name not in before),
+        tuple(before[name] for name in before if name not in after),
         tuple(moved),
-        tuple(_changes(old, new, [(before[name], after[name]) for name in both])),
+        tuple(changes(old, new, [(before[name], after[name]) for name in both])),
     )
 
 
-def _moves(scheme: str, old: Sequence[Decided], new: Sequence[Decided], space: Space) -> Iterator[Moved]:
+def _moves(before: tuple[Side, ir.Scheme], after: tuple[Side, ir.Scheme]) -> Iterator[Moved]:
+    """What changes in one scheme."""
+    space = Space.of(before, after)
+    yield from _between_decisions(after[1].name, space, space.decisions(*before), space.decisions(*after))
+
+
+def _by_default(
+    before: tuple[Side, ir.Scheme], after: tuple[Side, ir.Scheme], turned: Iterable[str]
+) -> Iterator[Moved]:
+    """What other defaults of switches change in one scheme, as it is to be, for whoever does not set them."""
+    space, defaults = Space.of(before, after), {switch.name: switch.default for switch in after[0].catalogue.switches}
+    asked = {name: defaults[name] for name in sorted(turned) if ("switch", name) in space.places}
+    if asked:
+        decided = space.decisions(*after)
+        there = space.cube(*(space.flag("switch", name, not default) for name, default in asked.items()))
+        here = space.cube(*(space.flag("switch", name, default) for name, default in asked.items()))
+        old, new = ([_unset(space, found, side, asked) for found in decided] for side in (there, here))
+        yield from _between_decisions(after[1].name, space, old, new, tuple(asked))
+
+
+def _unset(space: Space, found: Decided, here: Cube, switches: Iterable[str]) -> Decided:
+    """The points of a cube where a backend is chosen, and those that differ from them in some switches alone."""
+    free = {space.places["switch", name] for name in switches}
+    inside = overlap(found.cubes, [here])
+    freed = (tuple(full if at in free else c[at] for at, full in enumerate(space.full)) for c in inside)
+    return Decided(found.backend, joined(freed))
+
+
+def _between_decisions(
+    scheme: str, space: Space, old: Sequence[Decided], new: Sequence[Decided], unset: tuple[str, ...] = ()
+) -> Iterator[Moved]:
+    """The points whose backend is another one in the second of two lists of decisions."""
     if list(old) == list(new):
         return
     kept = {
@@ -151,99 +180,10 @@ def _moves(scheme: str, old: Sequence[Decided], new: Sequence[Decided], space: S
                 }
                 found = covering(cubes, [cube for free in better.values() for cube in free], either)
                 told = [(cube, tuple(name for name, free in better.items() if overlap([cube], free))) for cube in found]
-                yield Moved(scheme, was.backend, now.backend, cubes, tuple(told))
+                yield Moved(scheme, space, was.backend, now.backend, cubes, tuple(told), unset)
 
 
 def _above(backend: str | None, decided: Sequence[Decided]) -> list[str]:
     """The backends that come before one."""
     names = [found.backend for found in decided]
     return [name for name in names[: names.index(backend)] if name is not None]
-
-
-def _changes(old: ir.Catalogue, new: ir.Catalogue, schemes: Iterable[tuple[ir.Scheme, ir.Scheme]]) -> Iterator[Changed]:
-    kernels: dict[str, tuple[ir.Kernel, ir.Kernel]] = {}
-    for was, now in schemes:
-        for what in ("activation", "weight", "stored_scales"):
-            yield from _between(now.name, was, now, what)
-        known = {backend.name: backend for backend in was.backends}
-        used = {f"{kernel.library}.{kernel.name}": kernel for backend in was.backends for kernel in backend.kernels}
-        for backend in now.backends:
-            if backend.name in known:
-                subject, before = f"{now.name} {backend.name}", known[backend.name]
-                if (one := _calls(before)) != (other := _calls(backend)):
-                    yield Changed(subject, "calls", one, other)
-                yield from _between(subject, before, backend, "inputs")
-                yield from _between(subject, before, backend, "on_use")
-            for kernel in backend.kernels:
-                name = f"{kernel.library}.{kernel.name}"
-                if name in used:
-                    kernels[name] = used[name], kernel
-    for name, (one_kernel, other_kernel) in sorted(kernels.items()):
-        for field in dataclasses.fields(other_kernel):
-            yield from _between(f"kernel {name}", one_kernel, other_kernel, field.name)
-    yield from _named("device", {device.arch: device for device in old.devices}, {d.arch: d for d in new.devices})
-    yield from _named("switch", {switch.name: switch for switch in old.switches}, {s.name: s for s in new.switches})
-    yield from _named("tuned table", {table.name: table for table in old.tables}, {t.name: t for t in new.tables})
-
-
-def _calls(backend: ir.Backend) -> str:
-    calls: list[str] = []
-    for call in backend.calls:
-        options = "".join(f" {name}={_text(value)}" for name, value in call.options)
-        steps = [f"{kernel.library}.{kernel.name}" for kernel in call.kernels]
-        steps[0] += options
-        calls.append(f"{when_text(call)}: {', '.join(steps)}")
-    return "; ".join(calls)
-
-
-def _named(
-    what: str, old: Mapping[str, tuple[object, ...]], new: Mapping[str, tuple[object, ...]]
-) -> Iterator[Changed]:
-    """Named tuples by name: those that one side lacks, and fields that differ."""
-    for name in sorted({**old, **new}):
-        if name not in old or name not in new:
-            yield Changed(f"{what} {name}", "listed", _text(name in old), _text(name in new))
-        else:
-            for field in cast("NamedTuple", new[name])._fields:
-                yield from _between(f"{what} {name}", old[name], new[name], field)
-
-
-def _between(subject: str, old: object, new: object, field: str) -> Iterator[Changed]:
-    """One field of two objects of a class; of a list or of an operand, its parts that differ."""
-    one, other = cast("object", getattr(old, field)), cast("object", getattr(new, field))
-    if field in _NOT_TOLD or one == other:
-        return
-    before, after = _parts(field, one), _parts(field, other)
-    for part in {**before, **after}:
-        if before.get(part) != after.get(part):
-            yield Changed(subject, part, before.get(part, "none"), after.get(part, "none"))
-
-
-def _parts(field: str, value: object) -> dict[str, str]:
-    """What a field says, by the names of its parts."""
-    if field == "operands":
-        return {f"operand {use.role}": _text(use) for use in cast("tuple[ir.OperandUse, ...]", value)}
-    if field == "rules":
-        rules = cast("tuple[tuple[str | None, object], ...]", value)
-        return {f"rule{f' since {since}' if since else ''}": _text(rule) for since, rule in rules}
-    named = _fields(value)
-    if named:
-        return {f"{field} {part}": text for name, item in named for part, text in _parts(name, item).items()}
-    return {field: _text(value)}
-
-
-def _text(value: object) -> str:
-    named = _fields(value)
-    if named:
-        return " ".join(f"{name}={_text(item)}" for name, item in named if item is not None and item != ())
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return ", ".join(map(_text, cast("tuple[object, ...]", value))) or "none"
-    return "none" if value is None else str(value)
-
-
-def _fields(value: object) -> list[tuple[str, object]]:
-    """The fields of a named tuple or a dataclass, nothing of anything else."""
-    names = cast("tuple[str, ...]", getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ()))
-    return [(name, cast("object", getattr(value, name))) for name in names]

@@ -1,17 +1,18 @@
-"""The catalogue -> {path: text}; touches no disk."""
+"""The catalogue -> {path: text}; touches no disk but a temporary folder for the formatter."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import jinja2
 
+from qscheme.compiler.generated_names import IMPORTABLE
 from qscheme.compiler.imports import imports_of
 from qscheme.compiler.kernel_text import kernel_text, source
 from qscheme.compiler.output import MARK
@@ -26,24 +27,7 @@ if TYPE_CHECKING:
 
     from qscheme.compiler import ir
 
-KNOWN = {
-    "collections.abc": ("Callable", "Mapping"),
-    "typing": ("Final", "Literal", "Protocol", "TypeAlias", "cast"),
-    "torch": ("Tensor",),
-    "qscheme.layouts": (
-        "as_dtype", "bias_or_zeros", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight",
-        "fold_rows", "k_major", "pad_rows", "padded_column_major", "repacked", "row_major", "row_vector",
-        "shuffle_16x16", "swizzle_32_4_4", "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "swizzled_shape", "transposed",
-    ),
-    "qscheme.numerics": ("scale_accumulators", "scale_levels", "scale_shape"),
-    "qscheme.ops": ("changed_config", "opaque"),
-    "qscheme.tilings": ("tiles_2x128", "tiles_32x4", "tiles_32x8"),
-    "qscheme.types": (
-        "Backend", "Call", "Device", "Facts", "Form", "Kernel", "LayerFacts", "LibrarySource", "Operand", "Operands",
-        "Prepared", "QuantizedRows", "Reason", "Rows", "Rule", "Scheme", "Switch", "TunedTable",
-    ),
-}  # fmt: skip
-"""What generated code may import, by module."""
+_IMPORTS = "# the imports, once it is known what they are"
 
 
 def emit(catalogue: ir.Catalogue, package: str = "qscheme_generated") -> dict[str, str]:
@@ -60,11 +44,7 @@ def emit(catalogue: ir.Catalogue, package: str = "qscheme_generated") -> dict[st
         **{f"kernels_{library}": _kernels(library, kernels) for library, kernels in _by_library(catalogue).items()},
         **{scheme.name: _scheme(scheme, catalogue) for scheme in catalogue.schemes},
     }
-    for name, text in modules.items():
-        ast.parse(text, f"{name}.py")
-    with ThreadPoolExecutor() as pool:
-        formatted = dict(zip(modules, pool.map(_formatted, modules.values()), strict=True))
-    files = {f"{package}/{name}.py": text for name, text in formatted.items()}
+    files = {f"{package}/{name}.py": text for name, text in _formatted(modules).items()}
     files[f"{package}/py.typed"] = f"# {MARK}\n"
     files["support.md"] = support_text(catalogue)
     files |= {f"{name}.schema.json": schema_text(name) for name in SCHEMAS}
@@ -108,8 +88,10 @@ def _with_imports(
     template: str, fields: Mapping[str, object], siblings: Mapping[str, Iterable[str]] | None = None
 ) -> str:
     """A module with the imports that its text uses."""
-    text = _render(template, imports="", **fields)
-    return _render(template, imports=imports_of(text, {**KNOWN, **(siblings or {})}), **fields)
+    text = _render(template, imports=_IMPORTS, **fields)
+    imports = imports_of(text, {**IMPORTABLE, **(siblings or {})})
+    ast.parse(imports)
+    return text.replace(_IMPORTS, imports, 1)
 
 
 def _by_library(catalogue: ir.Catalogue) -> dict[str, list[ir.Kernel]]:
@@ -145,10 +127,18 @@ def _docstring(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 
-def _formatted(text: str) -> str:
-    """The text as ruff formats it, with options that no configuration file can change."""
-    command = [*_ruff(), "format", "--isolated", "--line-length", "120", "--target-version", "py310", "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, encoding="utf-8").stdout
+def _formatted(modules: Mapping[str, str]) -> dict[str, str]:
+    """The modules as ruff formats them, with options that no configuration file can change.
+
+    One run for all of them, in a folder of its own: a process for each costs more than the rest of the compiler.
+    """
+    with TemporaryDirectory(prefix="qscheme-") as made:
+        paths = {name: Path(made, f"{name}.py") for name in modules}
+        for name, path in paths.items():
+            path.write_text(modules[name], encoding="utf-8", newline="\n")
+        options = ("--isolated", "--no-cache", "--quiet", "--line-length", "120", "--target-version", "py310")
+        subprocess.run([*_ruff(), "format", *options, made], capture_output=True, check=True)
+        return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
 @cache

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from types import NoneType
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -15,10 +16,9 @@ STANDARD = ("collections.abc", "typing")
 def imports_of(text: str, known: Mapping[str, Iterable[str]]) -> str:
     """The import statements, in groups as formatters have them; torch itself and `TYPE_CHECKING` included.
 
-    known: the names that may be imported, by module.
+    known: the names that may be imported, by module. Raises SyntaxError if the text is not Python.
     """
-    found = _Names()
-    found.visit(ast.parse(text))
+    found = _Names(ast.parse(text))
     now: dict[str, list[str]] = {}
     later: dict[str, list[str]] = {}
     for module, names in known.items():
@@ -49,56 +49,79 @@ def _groups(names: Mapping[str, list[str]], *, torch: bool) -> list[list[str]]:
     return [group for group in groups if group]
 
 
-class _Names(ast.NodeVisitor):
+_TOLD = frozenset((ast.Name, ast.arg, ast.AnnAssign, ast.FunctionDef, ast.If, ast.Call))
+"""The nodes that are read otherwise than by reading what they are made of."""
+
+_NOTHING = frozenset((ast.Constant, ast.Load, ast.Store, str, int, bool, NoneType))
+"""What no name is in."""
+
+
+class _Names:
     """The names that a module reads but does not bind in a function, by where it reads them.
 
     run: where code runs. annotated: in annotations and casts. guarded: under `if TYPE_CHECKING`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: ast.Module) -> None:
         self.run: set[str] = set()
         self.annotated: set[str] = set()
         self.guarded: set[str] = set()
         self.here = self.run
-        self.bound: list[set[str]] = []
+        self.read: list[tuple[set[str], str]] = []
+        self.bound: set[str] = set()
+        self.visit(module)
+        for names, name in self.read:
+            names.add(name)
 
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load) and not any(node.id in names for names in self.bound):
-            self.here.add(node.id)
+    def visit(self, node: ast.AST) -> None:
+        """Read a node and all that it is made of."""
+        match node:
+            case ast.Name(ctx=ast.Load()):
+                self.read.append((self.here, node.id))
+            case ast.Name():
+                self.bound.add(node.id)
+            case ast.arg():
+                self.bound.add(node.arg)
+                self.annotation(node.annotation)
+            case ast.AnnAssign():
+                self.visit(node.target)
+                self.annotation(node.annotation)
+                if node.value is not None:
+                    self.visit(node.value)
+            case ast.FunctionDef():
+                self.function(node)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                self.read.append((self.here, "TYPE_CHECKING"))
+                with self.into(self.guarded):
+                    for statement in node.body:
+                        self.visit(statement)
+            case ast.Call(func=ast.Name(id="cast"), args=[ast.Constant(value=str(annotation)), *_]):
+                self.inner(node)
+                self.annotation(ast.parse(annotation, mode="eval").body)
+            case _:
+                self.inner(node)
 
-    def visit_arg(self, node: ast.arg) -> None:
-        self.annotation(node.annotation)
+    def inner(self, node: ast.AST) -> None:
+        """Read all that a node is made of."""
+        for field in node._fields:
+            value = cast("object", getattr(node, field))
+            for item in cast("list[object]", value) if value.__class__ is list else (value,):
+                kind = item.__class__
+                if kind in _TOLD:
+                    self.visit(cast("ast.AST", item))
+                elif kind not in _NOTHING:
+                    self.inner(cast("ast.AST", item))
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self.annotation(node.annotation)
-        if node.value is not None:
-            self.visit(node.value)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def function(self, node: ast.FunctionDef) -> None:
+        """Visit a function; what it binds is not read from the module."""
         self.annotation(node.returns)
+        outer, self.bound = self.bound, set()
+        start = len(self.read)
         self.visit(node.args)
-        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        stored = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-        self.bound.append({*(argument.arg for argument in arguments), *stored})
         for statement in node.body:
             self.visit(statement)
-        self.bound.pop()
-
-    def visit_If(self, node: ast.If) -> None:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            self.run.add("TYPE_CHECKING")
-            with self.into(self.guarded):
-                for statement in node.body:
-                    self.visit(statement)
-        else:
-            self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        """The first argument of a cast is a type in quotes."""
-        self.generic_visit(node)
-        first = node.args[0] if node.args else None
-        if isinstance(node.func, ast.Name) and node.func.id == "cast" and isinstance(first, ast.Constant):
-            self.annotation(ast.parse(str(first.value), mode="eval").body)
+        self.read[start:] = [(names, name) for names, name in self.read[start:] if name not in self.bound]
+        self.bound = outer
 
     def annotation(self, node: ast.expr | None) -> None:
         if node is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from packaging.version import Version
 
 from qscheme.compiler import ir
+from qscheme.compiler.generated_names import TAKEN
 from qscheme.compiler.kernel_model import GemmModel, OlderGemm
 from qscheme.compiler.kernel_problems import gemm_problems, quantizer_problems
 from qscheme.compiler.parameters import class_name
@@ -34,22 +35,6 @@ if TYPE_CHECKING:
 
     Report: TypeAlias = Callable[[Place, str], None]
     Anyone: TypeAlias = QuantizerModel | GemmModel
-
-TAKEN = frozenset((
-    "layer", "weights", "facts", "x", "m", "codes", "scale", "weight", "weight_scale", "input_scale", "bias", "dtype",
-    "fp8", "rows", "y", "torch", "reasons", "untuned", "apply", "apply_quantized", "activation", "cast",
-    "batch_invariant", "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu",
-    "as_dtype", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight", "fold_rows", "k_major",
-    "pad_rows", "padded_column_major", "repacked", "row_major", "row_vector", "shuffle_16x16", "swizzle_32_4_4",
-    "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "transposed", "scale_accumulators", "kernel", "form", "rule", "scheme",
-    "backend", "call", "device", "operand",
-    "operands", "prepared", "protocol", "quantized_rows", "reason", "tensor", "callable", "final", "layer_facts",
-    "devices", "switches", "libraries", "tuned", "mapping", "switch", "library_source", "tuned_table", "literal",
-    "type_alias", "type_checking",
-    "opaque", "changed_config", "scale_shape", "scale_levels", "swizzled_shape", "bias_or_zeros", "tiles_2x128",
-    "tiles_32x4", "tiles_32x8",
-))  # fmt: skip
-"""Names that generated modules use themselves, in small letters; no kernel and no tuned table may have one."""
 
 VIEW = re.compile(r"(weight|weight_scale)_(fp4x2|e8m0|by_\d+)(_by_\d+)?")
 """The names of weights under another view in generated modules."""

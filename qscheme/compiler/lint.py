@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qscheme.compiler.lint_calls import call_findings
-from qscheme.compiler.lint_choices import Subject, choice_findings
-from qscheme.compiler.lint_conditions import backend_findings, entry_findings, twice
+from qscheme.compiler.lint_choices import choice_findings
+from qscheme.compiler.lint_conditions import backend_findings, kernel_findings, twice
 from qscheme.compiler.lint_forms import form_findings, rule_findings
 from qscheme.compiler.lint_names import name_findings, naming_words, scheme_findings, twin_findings, word_findings
-from qscheme.compiler.lint_releases import Releases
 from qscheme.compiler.lint_rules import FIXED, RULES, Finding, finding
-from qscheme.compiler.lint_space import Space
+from qscheme.compiler.lint_subject import Subject, stated
 from qscheme.compiler.lint_unused import unused_findings
 from qscheme.compiler.mistakes import unknown
+from qscheme.compiler.space import Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,31 +74,31 @@ def refusal(problem: Problem) -> Finding:
 
 
 def _findings(folder: Folder, catalogue: ir.Catalogue) -> Iterator[Finding]:
-    releases = Releases(catalogue)
-    switches = tuple((switch.name, switch.default) for switch in catalogue.switches)
-    needs = {f"{f.stem}.{name}": kernel.needs for f in folder.kernels for name, kernel in f.model.kernels.items()}
+    side = Side.of(catalogue)
+    kernels = {(kernel.library, kernel.name): kernel for kernel in catalogue.kernels}
+    needs = {(f.stem, name): kernel.needs for f in folder.kernels for name, kernel in f.model.kernels.items()}
+    entries = {key: (said, stated(said, kernels[key])) for key, said in needs.items()}
     words = naming_words(catalogue)
-    spaces: list[Space] = []
-    for file, scheme in zip(folder.schemes, catalogue.schemes, strict=True):
-        subject = Subject(file, Space(scheme, catalogue.devices, switches, releases), needs)
-        spaces.append(subject.space)
+    subjects = [
+        Subject(file, scheme, side, entries) for file, scheme in zip(folder.schemes, catalogue.schemes, strict=True)
+    ]
+    for subject in subjects:
         yield from choice_findings(subject)
         yield from name_findings(subject, words)
-        for index in range(len(scheme.backends)):
-            yield from entry_findings(file, ("backends", index, "needs"), subject.own(index), catalogue.devices)
+        for index in range(len(subject.backends)):
             yield from backend_findings(subject, index)
             yield from rule_findings(subject, index)
             yield from call_findings(subject, index)
-    kernels = {(kernel.library, kernel.name): kernel for kernel in catalogue.kernels}
     shared: list[Iterator[Finding]] = [
-        unused_findings(folder, catalogue, spaces),
+        unused_findings(folder, catalogue, subjects),
         twin_findings(folder, catalogue),
         scheme_findings(folder, catalogue),
     ]
     for kernel_file in _own_kernels(folder):
         for name, model in kernel_file.model.kernels.items():
-            shared.append(entry_findings(kernel_file, ("kernels", name, "needs"), model.needs, catalogue.devices))
-            shared.append(form_findings(kernel_file, kernels[kernel_file.stem, name], releases))
+            kernel = kernels[kernel_file.stem, name]
+            shared.append(kernel_findings(kernel_file, kernel, model.needs, side))
+            shared.append(form_findings(kernel_file, kernel, side.releases))
     for any_file in _files(folder):
         if not _borrowed(any_file):
             shared += [word_findings(any_file), twice(any_file)]

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from qscheme.compiler import ir
-    from qscheme.compiler.lint_choices import Subject
     from qscheme.compiler.lint_rules import Finding
+    from qscheme.compiler.lint_subject import Subject
     from qscheme.compiler.source import KeyPath
 
 

@@ -2,184 +2,151 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from qscheme.compiler.lint_conditions import hardware_of
+from qscheme.compiler.cubes import overlap, without
 from qscheme.compiler.lint_rules import finding
-from qscheme.compiler.lint_space import OUTPUTS, UNKNOWN, Box, Point, cells, first_of
-from qscheme.compiler.needs import merged_needs
-from qscheme.compiler.support import runs_on
+from qscheme.compiler.space import first
+from qscheme.compiler.versions import words_inside
+from qscheme.types import BATCH_INVARIANT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from qscheme.compiler import ir, model
-    from qscheme.compiler.folder import File
+    from qscheme.compiler import ir
+    from qscheme.compiler.axes import Kind
+    from qscheme.compiler.cubes import Cube
     from qscheme.compiler.lint_rules import Finding
-    from qscheme.compiler.lint_space import Space
-    from qscheme.compiler.model import SchemeFile
+    from qscheme.compiler.lint_subject import Subject
     from qscheme.compiler.source import KeyPath
-    from qscheme.types import Device
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """One scheme as its file says it and as it is resolved; needs: those of kernels, by LIBRARY.NAME."""
-
-    file: File[SchemeFile]
-    space: Space
-    needs: dict[str, model.Needs]
-
-    @property
-    def backends(self) -> tuple[ir.Backend, ...]:
-        return self.space.scheme.backends
-
-    def own(self, index: int) -> model.Needs:
-        """The needs that a backend itself states."""
-        return self.file.model.backends[index].needs
-
-    def kernels(self, index: int) -> list[tuple[ir.Kernel, model.Needs]]:
-        """The kernels of a backend with what they need."""
-        return [(kernel, self.needs[f"{kernel.library}.{kernel.name}"]) for kernel in self.backends[index].kernels]
+_NAMED = 3
+"""How many architectures a message names."""
 
 
 def choice_findings(subject: Subject) -> Iterator[Finding]:
     """Everything about which backend is chosen when."""
-    dead: set[int] = set()
     for index, backend in enumerate(subject.backends):
         path = ("backends", index, "name")
-        if subject.space.chosen(index, [group[0] for group in subject.space.classes]) is not None:
-            yield from _vain_architectures(subject, index)
-            continue
-        dead.add(index)
-        able = list(subject.space.able(index))
-        if not able:
+        point = subject.space.sample(subject.able[index])
+        if point is None:
             message = f"{backend.name} can never run: {_contradiction(subject, index)}"
             yield finding("QS102", subject.file, path, message, "mend its conditions, or remove it")
-            continue
-        point, _ = able[0]
-        takers = _names(subject, sorted({taker for _, taker in able}))
-        message = f"{backend.name} is never chosen: {takers} above it take{'s' * (' ' not in takers)} all that it could"
-        cure = "move it up, narrow what stands above it, or remove it"
-        witness = (*subject.space.words(point, index, able[0][1]), ("chosen", subject.backends[able[0][1]].name))
-        yield finding("QS101", subject.file, path, message, cure, witness)
-    yield from _gaps(subject)
-    yield from _misplaced(subject, dead)
-    for index in range(len(subject.backends)):
-        if index not in dead:
+        elif not subject.chosen[index]:
+            takers = _takers(subject, index, subject.able[index])
+            message = (
+                f"{backend.name} is never chosen: {takers} above it take{'s' * (' ' not in takers)} all that it could"
+            )
+            cure = "move it up, narrow what stands above it, or remove it"
+            taker = _taker(subject, point)
+            yield finding(
+                "QS101", subject.file, path, message, cure, subject.witness(point, index, taker, chosen=taker)
+            )
+        else:
+            yield from _vain_architectures(subject, index)
             yield from _switches(subject, index)
             yield from _shapes(subject, index)
+    yield from _gaps(subject)
+    yield from _misplaced(subject)
 
 
-def _names(subject: Subject, indices: list[int]) -> str:
-    return " and ".join(subject.backends[index].name for index in indices)
+def _taker(subject: Subject, point: Cube) -> int:
+    """The backend that is chosen at a point."""
+    return next(index for index, able in enumerate(subject.able) if overlap([point], able))
+
+
+def _takers(subject: Subject, index: int, cubes: Iterable[Cube]) -> str:
+    """The backends above one that are chosen at some of these points."""
+    cubes = tuple(cubes)
+    return subject.names(above for above in range(index) if overlap(cubes, subject.chosen[above]))
 
 
 def _contradiction(subject: Subject, index: int) -> str:
     """Why no machine and no release meets the conditions of a backend, in words."""
     backend, space = subject.backends[index], subject.space
-    able = [device for device in (*space.devices, UNKNOWN) if runs_on(backend, device)]
-    if not able:
+    for axis, mask in zip(space.axes, subject.accepted[index].cube, strict=True):
+        if mask:
+            continue
+        if axis.kind == "library":
+            kernels = [kernel.name for kernel in backend.kernels if kernel.package == axis.name]
+            ranges = [one for one in backend.needs.versions if one.name == axis.name]
+            has = [f"has {' and '.join(kernels)}"] * bool(kernels)
+            meets = [f"is {' and '.join(map(words_inside, ranges))}"] * bool(ranges)
+            return f"no release of {axis.name} {' and '.join([*has, *meets])}"
+        if axis.kind == "switch":
+            varying = " and ".join(backend.needs.varies_with_m)
+            return f"it needs the switch {axis.name}, in which {varying} is refused"
         return "no architecture meets its hardware conditions and those of its kernels"
-    for library in space.libraries:
-        kernels = [kernel for kernel in backend.kernels if kernel.package == library]
-        mask = space.releases.timelines[library].all
-        for kernel in kernels:
-            mask &= space.releases.present(kernel)
-        if kernels and not mask:
-            return f"no release of {library} has {' and '.join(kernel.name for kernel in kernels)}"
-    return f"no release works on {' or '.join(device.arch for device in able)}"
+    archs = map(str, space.axes[0].chosen(subject.accepted[index].cube[0]))
+    return f"no release works on {' or '.join(archs)}"
 
 
 def _vain_architectures(subject: Subject, index: int) -> Iterator[Finding]:
     """Architectures that a backend names itself and is never chosen on."""
-    backend, space = subject.backends[index], subject.space
-    own = subject.own(index)
-    beside = [holds for word, holds in hardware_of(own, space.devices).items() if word != "arch"]
-    for position, arch in enumerate(own.arch):
-        if any(arch not in holds for holds in beside):
-            continue  # its entry alone shows it
-        group = next(group for group in space.classes if arch in (device.arch for device in group))
-        if space.chosen(index, group[:1]) is not None:
+    backend, space, archs = subject.backends[index], subject.space, subject.space.axes[0]
+    for position, arch in enumerate(subject.own(index).arch):
+        there = space.cube((0, archs.among([arch])))
+        if overlap([there], subject.chosen[index]):
             continue
-        path: KeyPath = ("backends", index, "needs", "arch", position)
-        taken = [(point, taker) for point, taker in space.able(index) if point.device == group[0]]
-        if taken:
-            point, taker = taken[0]
-            point = point._replace(device=next(device for device in group if device.arch == arch))
-            why = f"{_names(subject, sorted({taker for _, taker in taken}))} above it takes every layer there"
-            witness = (*space.words(point, index, taker), ("chosen", subject.backends[taker].name))
+        able = overlap([there], subject.able[index])
+        point = space.sample(able)
+        if point is not None:
+            taker = _taker(subject, point)
+            why = f"{_takers(subject, index, able)} above it takes every layer there"
+            witness = subject.witness(point, index, taker, chosen=taker)
+        elif not overlap([there], [subject.accepted[index].cube]):
+            continue  # its hardware conditions alone show it
         else:
-            why, witness = "its other conditions or its kernels exclude it", (("arch", arch),)
+            why, witness = "no release that works there has its kernels", (("arch", arch),)
+        path: KeyPath = ("backends", index, "needs", "arch", position)
         message = f"{backend.name} names {arch} in vain: {why}"
         yield finding("QS103", subject.file, path, message, "remove the word, or what excludes it", witness)
 
 
 def _gaps(subject: Subject) -> Iterator[Finding]:
-    """Layers that the scheme claims and nothing runs."""
-    space, claims = subject.space, subject.file.model.claims
-    last: KeyPath = ("backends", len(subject.backends) - 1, "name")
-    if claims is None:
-        point = _uncovered_anywhere(space)
+    """Layers that the scheme claims and nothing runs; batch-invariant mode refuses on purpose."""
+    space, claimed = subject.space, subject.claimed
+    everyone = range(len(subject.backends))
+    if claimed is None:
+        point = space.sample(first(subject.able, len(subject.able), (space.cube(*_mode_off(subject)),)))
         if point is not None:
             name = subject.backends[-1].name
             message = f"nothing is left where {name}, the last backend, is refused"
             cure = "end with an unconditional backend, or state `claims`"
-            yield finding("QS104", subject.file, last, message, cure, space.words(point))
+            path: KeyPath = ("backends", len(subject.backends) - 1, "name")
+            yield finding("QS104", subject.file, path, message, cure, subject.witness(point, *everyone))
         return
-    n, k = (claims.multiple_of.n or 1, claims.multiple_of.k or 1) if claims.multiple_of else (1, 1)
-    least_n, least_k = (claims.minimum.n or 1, claims.minimum.k or 1) if claims.minimum else (1, 1)
-    claimed = [device for device in space.devices if not claims.arch or device.arch in claims.arch]
-    for device in claimed:
-        boxes = space.boxes(device, space.newest)
-        asked = _claimed_box(n, k, least_n, least_k)
-        for output, a, b in cells([asked, *(box for box in boxes if box)], space.unit):
-            point = Point(device, space.newest, space.defaults, output, a, b)
-            wanted = not claims.output or OUTPUTS[output.bit_length() - 1] in claims.output
-            if wanted and asked.holds(output, a, b) and first_of(boxes, point) is None:
-                message = f"claims {device.arch}, and no backend runs this layer there"
-                cure = "add a backend, or narrow the claim"
-                yield finding("QS104", subject.file, ("claims",), message, cure, space.words(point), key=True)
-                break
+    asked = space.holds(subject.side, claimed).cubes()
+    usual = space.cube(*_usual(subject, ("library", "switch", "tuned")))
+    gap = first(subject.able, len(subject.able), overlap(asked, [usual]))
+    archs: dict[Cube, list[str]] = {}
+    for at, arch in enumerate(subject.side.devices):
+        point = space.sample(overlap(gap, [space.cube((0, 1 << at))]))
+        if point is not None:
+            archs.setdefault(point[1:], []).append(arch)
+    for layer, there in archs.items():
+        point = (1 << space.axes[0].values.index(there[0]), *layer)
+        more = f" and {len(there) - _NAMED} more" * (len(there) > _NAMED)
+        message = f"claims {', '.join(there[:_NAMED])}{more}, and no backend runs this layer there"
+        cure = "add a backend, or narrow the claim"
+        yield finding("QS104", subject.file, ("claims",), message, cure, subject.witness(point, *everyone), key=True)
 
 
-def _claimed_box(n: int, k: int, least_n: int, least_k: int) -> Box:
-    return Box(0, 7, n, k, least_n, least_k)
-
-
-def _uncovered_anywhere(space: Space) -> Point | None:
-    """A layer that every backend refuses: on a known machine with the newest releases, if there is one."""
-    for device, versions, atoms in (
-        *((group[0], space.newest, space.defaults) for group in space.classes),
-        *((group[0], versions, space.least) for group in space.classes for versions in space.versions),
-    ):
-        boxes = space.boxes(device, versions)
-        present = [box for box in boxes if box and not box.atoms & ~atoms]
-        if any(box.n == 1 and box.k == space.unit and box.outputs == 7 and box[4:] == (1, 1) for box in present):
-            continue
-        for output, n, k in cells(present or [_claimed_box(1, 1, 1, 1)], space.unit):
-            point = Point(device, versions, atoms, output, n, k)
-            if first_of(boxes, point) is None:
-                return point
-    return None
-
-
-def _misplaced(subject: Subject, dead: set[int]) -> Iterator[Finding]:
+def _misplaced(subject: Subject) -> Iterator[Finding]:
     """Weight-only kernels above native ones, and fallbacks above backends that are none."""
     for above, backend in enumerate(subject.backends):
         for below in range(above + 1, len(subject.backends)):
             other = subject.backends[below]
             slow = _dequantizes(subject, backend) and not _dequantizes(subject, other)
-            warned = backend.on_use == "warn" and other.on_use == "quiet"
-            if above in dead or not (slow or warned):
+            if not slow and (backend.on_use, other.on_use) != ("warn", "quiet"):
                 continue
-            point = _shared(subject.space, above, below)
+            point = subject.space.sample(overlap(subject.chosen[above], subject.able[below]))
             if point is None:
                 continue
             what = "dequantizes its weight" if slow else "is a fallback"
             message = f"{backend.name} {what} and stands above {other.name}, which could run the same layer"
-            witness = (*subject.space.words(point, above, below), ("chosen", backend.name))
+            witness = subject.witness(point, above, below, chosen=above)
             rule = "QS105" if slow else "QS106"
             path = ("backends", above, "name")
             yield finding(rule, subject.file, path, message, f"move it below {other.name}", witness)
@@ -188,88 +155,77 @@ def _misplaced(subject: Subject, dead: set[int]) -> Iterator[Finding]:
 
 def _dequantizes(subject: Subject, backend: ir.Backend) -> bool:
     gemms = [call.gemm for call in backend.calls]
-    return subject.space.scheme.activation is not None and all(
+    return subject.scheme.activation is not None and all(
         gemm.operand("weight_operand") is not None or not (gemm.takes_codes or gemm.quantizes) for gemm in gemms
     )
 
 
-def _shared(space: Space, above: int, below: int) -> Point | None:
-    """A layer that both backends can run."""
-    for group in space.classes:
-        for versions in space.versions:
-            boxes = space.boxes(group[0], versions)
-            one, two = boxes[above], boxes[below]
-            if one and two:
-                for output, n, k in cells([one, two], space.unit):
-                    if one.holds(output, n, k) and two.holds(output, n, k):
-                        return Point(group[0], versions, one.atoms | two.atoms, output, n, k)
-    return None
-
-
 def _switches(subject: Subject, index: int) -> Iterator[Finding]:
     """Switches that are off by default, and leave layers to a fallback."""
-    space, own = subject.space, subject.own(index)
-    off = {name for name, default in space.switches if not default}
-    for position, name in enumerate(own.switches):
-        if name not in off or subject.backends[index].on_use == "warn":
+    space, backend, own = subject.space, subject.backends[index], subject.own(index)
+    if backend.on_use == "warn":
+        return
+    off = {switch.name for switch in subject.side.catalogue.switches if not switch.default} - {BATCH_INVARIANT}
+    for name in backend.needs.switches:
+        if name not in off:
             continue
-        bit = 1 << space.atoms.index(f"switch {name}")
-        for device in (group[0] for group in space.classes):
-            boxes = space.boxes(device, space.newest)
-            box = boxes[index]
-            point = None if box is None else _fallback(subject, boxes, box, device, (space.defaults | box.atoms) & ~bit)
-            if point is not None:
-                path: KeyPath = ("backends", index, "needs", "switches", position)
-                message = f"{subject.backends[index].name} waits for the switch {name}, which is off by default"
-                witness = (*space.words(point, index), ("chosen", _chosen_name(subject, boxes, point)))
-                cure = "turn the default on, or add a quiet backend without the switch"
-                yield finding("QS107", subject.file, path, f"{message}; a fallback runs instead", cure, witness)
-                break
+        at = space.places["switch", name]
+        lacking = space.flag("switch", name, holds=False)
+        held = subject.accepted[index]
+        without_it = held._replace(cube=(*held.cube[:at], space.axes[at].full, *held.cube[at + 1 :]))
+        wanted = overlap(without_it.cubes(), [space.cube(*_ready(subject, index, but=name), lacking)])
+        found = _fallback(subject, index, wanted)
+        if found is not None:
+            said = name in own.switches
+            path: KeyPath = ("needs", "switches", own.switches.index(name)) if said else ("name",)
+            message = f"{backend.name} waits for the switch {name}, which is off by default; a fallback runs instead"
+            cure = "turn the default on, or add a quiet backend without the switch"
+            yield finding("QS107", subject.file, ("backends", index, *path), message, cure, found)
 
 
 def _shapes(subject: Subject, index: int) -> Iterator[Finding]:
     """Shapes and tuned rows that a backend asks for beyond its kernels, and that leave layers to a fallback."""
-    space, own, backend = subject.space, subject.own(index), subject.backends[index]
-    said = subject.file.model.backends[index]
-    for key in ("multiple_of", "minimum", "tuned"):
+    own, backend = subject.own(index), subject.backends[index]
+    for key in ("multiple_of", "minimum", "tuned", "where"):
         if not getattr(own, key) or backend.on_use == "warn":
             continue
-        looser_own = own.model_copy(update={key: () if key == "tuned" else None})
-        kernels = sorted(subject.kernels(index), key=lambda pair: f"{pair[0].library}.{pair[0].name}")
-        looser = merged_needs(said.model_copy(update={"needs": looser_own}), kernels, backend.calls)
-        for device in (group[0] for group in space.classes):
-            boxes = space.boxes(device, space.newest)
-            box = boxes[index]
-            wider = space.box(backend, looser, device, space.newest)
-            if box is None or wider is None or wider == box:
-                continue
-            point = _fallback(subject, boxes, wider, device, space.defaults | wider.atoms, box)
+        looser = subject.loosened(index, own.model_copy(update={key: () if key in ("tuned", "where") else None}))
+        ready = [subject.space.cube(*_ready(subject, index))]
+        wanted = without(overlap(looser.cubes(), ready), subject.able[index])
+        found = _fallback(subject, index, wanted)
+        if found is not None:
+            message = f"{backend.name} asks for `{key}` beyond its kernels, and a fallback runs the rest"
+            cure = "drop the condition, or add a quiet backend for the rest"
+            path: KeyPath = ("backends", index, "needs", key)
+            yield finding("QS108", subject.file, path, message, cure, found, key=True)
+
+
+def _fallback(subject: Subject, index: int, wanted: tuple[Cube, ...]) -> tuple[tuple[str, str], ...] | None:
+    """A witness that a fallback below a backend runs one of these points, None if none does."""
+    for below in range(index + 1, len(subject.backends)):
+        if subject.backends[below].on_use == "warn":
+            point = subject.space.sample(overlap(wanted, subject.chosen[below]))
             if point is not None:
-                message = f"{backend.name} asks for `{key}` beyond its kernels, and a fallback runs the rest"
-                witness = (*space.words(point, index), ("chosen", _chosen_name(subject, boxes, point)))
-                cure = "drop the condition, or add a quiet backend for the rest"
-                path: KeyPath = ("backends", index, "needs", key)
-                yield finding("QS108", subject.file, path, message, cure, witness, key=True)
-                break
-
-
-def _fallback(
-    subject: Subject, boxes: tuple[Box | None, ...], wanted: Box, device: Device, atoms: int, not_in: Box | None = None
-) -> Point | None:
-    """A layer in `wanted`, and not in `not_in`, that a fallback runs with these facts."""
-    space = subject.space
-    for output, n, k in cells([wanted, *(box for box in boxes if box)], space.unit):
-        point = Point(device, space.newest, atoms, output, n, k)
-        if not wanted.holds(output, n, k):
-            continue
-        if not_in and not not_in.atoms & ~atoms and not_in.holds(output, n, k):
-            continue
-        first = first_of(boxes, point)
-        if first is not None and subject.backends[first].on_use == "warn":
-            return point
+                return subject.witness(point, index, chosen=below)
     return None
 
 
-def _chosen_name(subject: Subject, boxes: tuple[Box | None, ...], point: Point) -> str:
-    first = first_of(boxes, point)
-    return "none" if first is None else subject.backends[first].name
+def _usual(subject: Subject, kinds: tuple[Kind, ...]) -> Iterator[tuple[int, int]]:
+    """The newest release of each library, switches at their defaults, no tuned row: those of some kinds of axes."""
+    for at, axis in enumerate(subject.space.axes):
+        if axis.kind in kinds:
+            yield at, 1 << axis.best(axis.full)[1]
+
+
+def _ready(subject: Subject, index: int, but: str | None = None) -> Iterator[tuple[int, int]]:
+    """The newest releases, and switches at their defaults but for those that a backend needs."""
+    needed = subject.backends[index].needs.switches
+    for at, bound in _usual(subject, ("library", "switch")):
+        axis = subject.space.axes[at]
+        if axis.name != but:
+            yield subject.space.flag("switch", axis.name, holds=True) if axis.name in needed else (at, bound)
+
+
+def _mode_off(subject: Subject) -> Iterator[tuple[int, int]]:
+    if ("switch", BATCH_INVARIANT) in subject.space.places:
+        yield subject.space.flag("switch", BATCH_INVARIANT, holds=False)

@@ -2,137 +2,130 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from qscheme.compiler.cubes import overlap
 from qscheme.compiler.lint_rules import finding
-from qscheme.compiler.lint_space import UNKNOWN
-from qscheme.releases import parsed
+from qscheme.compiler.lint_subject import alone, parts, stated
+from qscheme.compiler.points import asked_words
+from qscheme.compiler.space import Held, Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from qscheme.compiler import model
-    from qscheme.compiler.lint_choices import Subject
+    from qscheme.compiler import ir, model
     from qscheme.compiler.lint_rules import AnyFile, Finding
+    from qscheme.compiler.lint_subject import Subject
     from qscheme.compiler.source import KeyPath
-    from qscheme.types import Device
-
-Hardware = dict[str, frozenset[str]]
-"""The architectures on which each hardware condition of an entry holds; `?` is one that devices.yaml does not have."""
+    from qscheme.compiler.space import Side
 
 
-def entry_findings(file: AnyFile, path: KeyPath, needs: model.Needs, devices: Iterable[Device]) -> Iterator[Finding]:
-    """What is redundant among the needs of a kernel, or of a backend by itself. path: that of the needs."""
-    known = (*devices, UNKNOWN)
-    hardware = hardware_of(needs, known)
-    every = frozenset(device.arch for device in known)
-    for word, holds in hardware.items():
-        rest = _all(every, [other for name, other in hardware.items() if name != word])
-        if rest <= holds:
-            beside = " and ".join(name for name in hardware if name != word)
-            message = f"`{word}` holds on every architecture that {f'`{beside}` leaves' if beside else 'there is'}"
-            yield finding("QS113", file, (*path, word), message, "remove it", _sample(rest), key=True)
-    left = _all(every, hardware.values())
-    for position, arch in enumerate(needs.arch):
-        if left and arch not in left:
-            message = f"{arch} does not meet the conditions beside it"
-            why = tuple((name, "no") for name, holds in hardware.items() if arch not in holds)
-            yield finding("QS103", file, (*path, "arch", position), message, "remove the word", (("arch", arch), *why))
-    yield from _lengths(file, path, needs)
-    for row, where in enumerate(needs.where):
-        scope = _scope(where, known)
-        at: KeyPath = (*path, "where", row)
-        if not scope & left:
-            words = ", ".join(where.arch or where.vendor)
-            yield finding("QS115", file, at, f"no device is left to which {words} belongs", "remove the row")
-        elif any(
-            _repeats(where, other, scope & left, known)
-            and not (at_ > row and _repeats(other, where, _scope(other, known) & left, known))
-            for at_, other in enumerate(needs.where)
-            if at_ != row
-        ):
-            yield finding("QS113", file, at, "another row asks for the same or more there", "remove it", _sample(scope))
-    for row, tuned in enumerate(needs.tuned):
-        if any(
-            _within(tuned, other) and not (at_ > row and _within(other, tuned))
-            for at_, other in enumerate(needs.tuned)
-            if at_ != row
-        ):
-            message = f"another row asks {tuned.table} for the same M"
-            yield finding("QS113", file, (*path, "tuned", row), message, "remove it", (("M", str(tuned.m[0])),))
+class Entry(NamedTuple):
+    """The needs of a kernel or of a backend. path: their keys. beside: what the kernels of a backend ask for."""
+
+    file: AnyFile
+    path: KeyPath
+    needs: model.Needs
+    space: Space
+    side: Side
+    beside: Held | None
+
+
+def kernel_findings(file: AnyFile, kernel: ir.Kernel, needs: model.Needs, side: Side) -> Iterator[Finding]:
+    """What is redundant among the needs of a kernel."""
+    every = [(keys, alone(part, kernel)) for keys, part in parts(needs)]
+    if every:
+        space = Space.over([side], [kernel], [condition for _, condition in every], (1, 1), fused=True)
+        entry = Entry(file, ("kernels", kernel.name, "needs"), needs, space, side, None)
+        yield from _findings(entry, [(keys, space.holds(side, condition)) for keys, condition in every])
 
 
 def backend_findings(subject: Subject, index: int) -> Iterator[Finding]:
-    """What a backend says again although its kernels say it, and what they imply."""
-    own, path = subject.own(index), ("backends", index, "needs")
-    kernels = [needs for _, needs in subject.kernels(index)]
-    known = (*subject.space.devices, UNKNOWN)
-    every = frozenset(device.arch for device in known)
-    theirs = _all(every, [holds for needs in kernels for holds in hardware_of(needs, known).values()])
-    for word, holds in hardware_of(own, known).items():
-        if theirs <= holds:
-            message = f"`{word}` repeats what its kernels need"
-            yield finding("QS112", subject.file, (*path, word), message, "remove it", _sample(theirs), key=True)
-            continue
-        beside = _all(every, [other for name, other in hardware_of(own, known).items() if name != word])
-        if beside & theirs <= holds and not beside <= holds:
-            message = f"`{word}` holds wherever its kernels and the conditions beside it do"
-            yield finding(
-                "QS113", subject.file, (*path, word), message, "remove it", _sample(beside & theirs), key=True
+    """What is redundant among the needs of a backend, and what its kernels need already."""
+    own, space, side, path = subject.own(index), subject.space, subject.side, ("backends", index, "needs")
+    held = [(keys, space.holds(side, stated(part))) for keys, part in parts(own)]
+    if held:
+        yield from _findings(Entry(subject.file, path, own, space, side, subject.asked_by_kernels(index)), held)
+
+
+def _findings(entry: Entry, held: list[tuple[KeyPath, Held]]) -> Iterator[Finding]:
+    """What is redundant among some conditions, each with its keys: every finding stands with those after it mended."""
+    everything = Held(entry.space.full)
+    kernels = everything if entry.beside is None else entry.beside
+    together = _all(kernels, (condition for _, condition in held))
+    if not together.cube[0]:
+        return
+    yield from _vain(entry, held, together.cube[0])
+    left = list(held)
+    for keys, condition in reversed(held):
+        at, key = (*entry.path, *keys), isinstance(keys[-1], str)
+        rest = [pair for pair in left if pair[0] != keys]
+        if (row := _out_of_reach(entry, keys, together.cube[0])) is not None:
+            message = f"no device is left to which {', '.join(row.arch or row.vendor)} belongs"
+            yield finding("QS115", entry.file, at, message, "remove the row")
+        elif everything.within(condition):
+            if keys[0] == "where" and entry.needs.where[int(keys[1])].since is not None:
+                continue  # its releases say nothing, which is another finding
+            where = "everywhere" if entry.beside is None else "for every layer of the scheme"
+            yield finding("QS113", entry.file, at, f"{_word(entry, keys)} holds {where}", "remove it", key=key)
+        elif entry.beside is not None and kernels.within(condition):
+            message, witness = (
+                f"{_word(entry, keys)} repeats what its kernels need",
+                _witness(entry, kernels, condition),
             )
-    for word in ("n", "k"):
-        multiple = math.lcm(*(_multiple(needs, word) for needs in kernels), subject.space.unit if word == "k" else 1)
-        least = max((_least(needs, word) for needs in kernels), default=1)
-        witness = ((word.upper(), str(max(multiple, least))),)
-        if _multiple(own, word) > 1 and multiple % _multiple(own, word) == 0:
-            message = f"{word.upper()} is a multiple of {multiple} for its kernels already"
-            at: KeyPath = (*path, "multiple_of", word)
-            yield finding("QS112", subject.file, at, message, "remove it", witness, key=True)
-        if 1 < _least(own, word) <= max(least, multiple):
-            message = f"{word.upper()} is at least {max(least, multiple)} for its kernels already"
-            yield finding("QS112", subject.file, (*path, "minimum", word), message, "remove it", witness, key=True)
-    for position, switch in enumerate(own.switches):
-        if any(switch in needs.switches for needs in kernels):
-            message = f"its kernels need the switch {switch} already"
-            yield finding("QS112", subject.file, (*path, "switches", position), message, "remove it")
-    for row, tuned in enumerate(own.tuned):
-        if any(_within(tuned, other) for needs in kernels for other in needs.tuned):
-            message = f"its kernels ask {tuned.table} for these M already"
-            yield finding("QS112", subject.file, (*path, "tuned", row), message, "remove it")
-    for name, limits in (own.versions or {}).items():
-        asked = [needs.versions[name] for needs in kernels if needs.versions and name in needs.versions]
-        if any(_narrower(one, limits) for one in asked):
-            message = f"its kernels need such a version of {name} already"
-            yield finding("QS112", subject.file, (*path, "versions", name), message, "remove it", key=True)
-    for row, where in enumerate(own.where):
-        scope = _scope(where, known) & theirs
-        if any(_repeats(where, other, scope, known) for needs in kernels for other in needs.where) or (
-            scope and _general(where, kernels)
-        ):
-            message = "repeats what its kernels need there"
-            yield finding("QS112", subject.file, (*path, "where", row), message, "remove it", _sample(scope))
-    if own.one_scale:
-        if any(needs.one_scale for needs in kernels):
-            message = "`one_scale` repeats what its kernels need"
-            yield finding("QS112", subject.file, (*path, "one_scale"), message, "remove it", key=True)
-        elif (granularity := subject.space.scheme.weight.granularity) != "per_tensor":
-            message = f"`one_scale` holds for every weight with {granularity} scales"
-            yield finding("QS113", subject.file, (*path, "one_scale"), message, "remove it", key=True)
+            yield finding("QS112", entry.file, at, message, "remove it", witness, key=key)
+        elif (others := _all(kernels, (also for _, also in rest))).within(condition):
+            theirs = "" if entry.beside is None else " and those of its kernels"
+            message = f"{_word(entry, keys)} holds wherever the conditions beside it{theirs} do"
+            witness = _witness(entry, others, condition)
+            yield finding("QS113", entry.file, at, message, "remove it", witness, key=key)
+        else:
+            continue
+        left = rest
 
 
-def hardware_of(needs: model.Needs, known: Iterable[Device]) -> Hardware:
-    """The architectures on which each hardware condition holds."""
-    found: Hardware = {}
-    if needs.arch:
-        found["arch"] = frozenset(needs.arch)
-    if needs.vendor:
-        found["vendor"] = frozenset(device.arch for device in known if device.vendor in needs.vendor)
-    if needs.mx:
-        found["mx"] = frozenset(device.arch for device in known if device.mx)
-    if needs.int8:
-        found["int8"] = frozenset(device.arch for device in known if device.int8)
-    return found
+def _vain(entry: Entry, held: Iterable[tuple[KeyPath, Held]], left: int) -> Iterator[Finding]:
+    """Architectures that are named, and that the other hardware conditions exclude."""
+    values = entry.space.axes[0].values
+    for position, arch in enumerate(entry.needs.arch):
+        bit = 1 << values.index(arch) if arch in values else 0
+        if bit and not bit & left:
+            why = [(".".join(map(str, keys)), "no") for keys, condition in held if not bit & condition.cube[0]]
+            what = "the conditions beside it" if why else "the conditions of its kernels"
+            message = f"{arch} does not meet {what}"
+            at = (*entry.path, "arch", position)
+            yield finding("QS103", entry.file, at, message, "remove the word", (("arch", arch), *why))
+
+
+def _out_of_reach(entry: Entry, keys: KeyPath, left: int) -> model.Where | None:
+    """The row of `where` with these keys, if no architecture is left to which it belongs."""
+    if keys[0] != "where":
+        return None
+    row = entry.needs.where[int(keys[1])]
+    archs = row.arch or tuple(arch for arch, device in entry.side.devices.items() if device.vendor in row.vendor)
+    return None if any(left >> at & 1 for at, arch in enumerate(entry.space.axes[0].values) if arch in archs) else row
+
+
+def _word(entry: Entry, keys: KeyPath) -> str:
+    if keys[0] == "switches":
+        return f"the switch `{entry.needs.switches[int(keys[1])]}`"
+    return f"this row of `{keys[0]}`" if keys[0] in ("where", "tuned") else f"`{'.'.join(map(str, keys))}`"
+
+
+def _all(held: Held, others: Iterable[Held]) -> Held:
+    for other in others:
+        held = held.also(other)
+    return held
+
+
+def _witness(entry: Entry, held: Held, condition: Held) -> tuple[tuple[str, str], ...]:
+    """An example of where some conditions hold, and with them a further one: the facts that it asks for."""
+    scope = 0
+    for cube in condition.refused:
+        scope |= cube[0]
+    cubes = held.cubes()
+    point = entry.space.sample(overlap(cubes, [entry.space.cube((0, scope))]) if scope else cubes)
+    return () if point is None else asked_words(entry.space, point, condition)
 
 
 def twice(file: AnyFile) -> Iterator[Finding]:
@@ -155,77 +148,3 @@ def _lists(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, tuple[object
         yield path, items
         for position, inner in enumerate(items):
             yield from _lists((*path, position), inner)
-
-
-def _lengths(file: AnyFile, path: KeyPath, needs: model.Needs) -> Iterator[Finding]:
-    for word in ("n", "k"):
-        multiple, least = _multiple(needs, word), _least(needs, word)
-        if 1 < least <= multiple:
-            message = f"every multiple of {multiple} is at least {least}"
-            at: KeyPath = (*path, "minimum", word)
-            yield finding("QS113", file, at, message, "remove it", ((word.upper(), str(multiple)),), key=True)
-        for row, where in enumerate(needs.where):
-            asked = getattr(where.multiple_of, word, None) if where.multiple_of else None
-            if asked is not None and multiple % asked == 0:
-                message = f"{word.upper()} is a multiple of {multiple} everywhere"
-                at = (*path, "where", row, "multiple_of", word)
-                yield finding("QS113", file, at, message, "remove it", ((word.upper(), str(multiple)),), key=True)
-
-
-def _multiple(needs: model.Needs, word: str) -> int:
-    return cast("int | None", getattr(needs.multiple_of, word, None)) or 1
-
-
-def _least(needs: model.Needs, word: str) -> int:
-    return cast("int | None", getattr(needs.minimum, word, None)) or 1
-
-
-def _scope(where: model.Where, known: Iterable[Device]) -> frozenset[str]:
-    if where.arch:
-        return frozenset(where.arch)
-    return frozenset(device.arch for device in known if device.vendor in where.vendor)
-
-
-def _repeats(where: model.Where, other: model.Where, scope: frozenset[str], known: Iterable[Device]) -> bool:
-    """Whether another row asks for as much wherever a row applies; of two alike, the second repeats the first."""
-    if not scope or not scope <= _scope(other, known) or not _not_later(where, other):
-        return False
-    n, k = (_part(where, word) for word in ("n", "k"))
-    other_n, other_k = (_part(other, word) for word in ("n", "k"))
-    return other_n % n == 0 and other_k % k == 0 and (where.before == other.before or other.before is None)
-
-
-def _not_later(where: model.Where, other: model.Where) -> bool:
-    """Whether a row's `since` is none, or no later than another's."""
-    first, last = parsed(where.since), parsed(other.since)
-    return first is None or (last is not None and first <= last)
-
-
-def _narrower(one: model.VersionRange, other: model.VersionRange) -> bool:
-    """Whether every version of one range is in another."""
-    first, since, before, last = map(parsed, (one.since, other.since, other.before, one.before))
-    return (since is None or (first is not None and since <= first)) and (
-        before is None or (last is not None and last <= before)
-    )
-
-
-def _general(where: model.Where, kernels: Iterable[model.Needs]) -> bool:
-    """Whether a row asks for multiples alone, and kernels for the same everywhere."""
-    n, k = (math.lcm(1, *(_multiple(needs, word) for needs in kernels)) for word in ("n", "k"))
-    return where.since is None and n % _part(where, "n") == 0 and k % _part(where, "k") == 0
-
-
-def _part(where: model.Where, word: str) -> int:
-    return cast("int | None", getattr(where.multiple_of, word, None)) or 1
-
-
-def _within(tuned: model.TunedRow, other: model.TunedRow) -> bool:
-    return tuned.table == other.table and set(tuned.m) <= set(other.m)
-
-
-def _all(every: frozenset[str], sets: Iterable[frozenset[str]]) -> frozenset[str]:
-    return every.intersection(*sets)
-
-
-def _sample(architectures: frozenset[str]) -> tuple[tuple[str, str], ...]:
-    return (("arch", ", ".join(sorted(architectures - {UNKNOWN.arch})) or UNKNOWN.arch),)

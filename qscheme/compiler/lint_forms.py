@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from qscheme.compiler.kernel_text import forms_of
 from qscheme.compiler.lint_rules import finding
-from qscheme.releases import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,30 +13,30 @@ if TYPE_CHECKING:
     from qscheme.compiler import ir
     from qscheme.compiler.folder import File
     from qscheme.compiler.kernel_model import KernelFile
-    from qscheme.compiler.lint_choices import Subject
-    from qscheme.compiler.lint_releases import Releases
     from qscheme.compiler.lint_rules import Finding
+    from qscheme.compiler.lint_subject import Subject
     from qscheme.compiler.source import KeyPath
+    from qscheme.compiler.timelines import Releases
     from qscheme.types import Rule
 
 
 def form_findings(file: File[KernelFile], kernel: ir.Kernel, releases: Releases) -> Iterator[Finding]:
     """What no known release needs of a kernel; nothing where the releases of its library are not known."""
     present = releases.present(kernel)
-    if not releases.known(kernel) or not present:
+    if releases.timeline(kernel).history is None or not present:
         return
     timeline, forms, path = releases.timeline(kernel), forms_of(kernel), ("kernels", kernel.name)
-    library, chosen = timeline.history.library if timeline.history else "", releases.chosen(kernel)
+    library, chosen = timeline.library, releases.chosen(kernel)
     for word, limit, free in (
         ("since", kernel.since, (forms[0]._replace(since=None), *forms[1:])),
         ("until", kernel.until, (forms[0]._replace(until=None), *forms[1:])),
     ):
-        if limit is not None and releases.chosen_of(free, timeline) == chosen:
+        if limit is not None and timeline.chosen(free) == chosen:
             message = f"`{word}: {limit}` changes nothing: the signature fits the same releases without it"
             yield finding("QS116", file, (*path, word), message, "remove it", _span(releases, kernel, chosen[0]))
     left = present
     for row, (since, _) in enumerate(kernel.rules):
-        older = left & timeline.older(since) if since is not None else 0
+        older = left & timeline.before(since) if since is not None else 0
         if since is not None and not older:
             at: KeyPath = (*path, "rules", row, "since")
             message = f"every release with {kernel.name} is {since} or later, so the rules below are never followed"
@@ -46,7 +45,7 @@ def form_findings(file: File[KernelFile], kernel: ir.Kernel, releases: Releases)
         left = older
     for row, where in enumerate(file.model.kernels[kernel.name].needs.where):
         for word, limit in (("since", where.since), ("before", where.before)):
-            if limit is not None and not present & timeline.older(limit):
+            if limit is not None and not present & timeline.before(limit):
                 at = (*path, "needs", "where", row, word)
                 message = f"every release with {kernel.name} is {limit} or later"
                 cure = "remove it" if word == "since" else "remove the row"
@@ -67,7 +66,7 @@ def form_findings(file: File[KernelFile], kernel: ir.Kernel, releases: Releases)
 
 def rule_findings(subject: Subject, index: int) -> Iterator[Finding]:
     """Quantizers that find scales or round otherwise than the scheme says."""
-    backend, activation = subject.backends[index], subject.space.scheme.activation
+    backend, activation = subject.backends[index], subject.scheme.activation
     if activation is None:
         return
     seen: set[str] = set()
@@ -100,8 +99,7 @@ def _fields(wanted: Rule, found: Rule) -> Iterator[tuple[str, str]]:
 def _span(releases: Releases, kernel: ir.Kernel, mask: int) -> tuple[tuple[str, str], ...]:
     """The first and the last real release of a set, as a witness."""
     timeline = releases.timeline(kernel)
-    named = [label for at, label in enumerate(timeline.labels) if mask >> at & 1 and timeline.released[at]]
-    named.sort(key=lambda label: str(parsed(label)) and timeline.labels.index(label))
+    named = [name for at, name in enumerate(timeline.names) if (mask & timeline.released) >> at & 1]
     return (("releases", "none" if not named else named[0] if len(named) == 1 else f"{named[0]} to {named[-1]}"),)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from qscheme.compiler.lint_rules import finding
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
     from qscheme.compiler import ir
     from qscheme.compiler.folder import Folder
-    from qscheme.compiler.lint_choices import Subject
     from qscheme.compiler.lint_rules import AnyFile, Finding
+    from qscheme.compiler.lint_subject import Subject
     from qscheme.compiler.source import KeyPath
 
 _YAML_1_1 = (
@@ -50,11 +51,13 @@ def word_findings(file: AnyFile) -> Iterator[Finding]:
             yield finding("QS140", file, path, message, cure, witness)
 
 
+@lru_cache(maxsize=4096)
 def yaml_1_1(text: str) -> str:
     """What YAML 1.1 takes an unquoted scalar for."""
     return next((kind for kind, pattern in _YAML_1_1 if pattern.fullmatch(text)), "text")
 
 
+@lru_cache(maxsize=4096)
 def _kind(text: str) -> str:
     match plain(text):
         case bool():

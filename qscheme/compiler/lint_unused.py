@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qscheme.compiler.lint_rules import finding
-from qscheme.compiler.lint_space import UNKNOWN
 from qscheme.compiler.support import runs_on
 from qscheme.types import BATCH_INVARIANT
 
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
     from qscheme.compiler.folder import File, Folder
     from qscheme.compiler.kernel_model import KernelFile
     from qscheme.compiler.lint_rules import Finding
-    from qscheme.compiler.lint_space import Space
+    from qscheme.compiler.lint_subject import Subject
 
 
-def unused_findings(folder: Folder, catalogue: ir.Catalogue, spaces: Sequence[Space]) -> Iterator[Finding]:
+def unused_findings(folder: Folder, catalogue: ir.Catalogue, subjects: Sequence[Subject]) -> Iterator[Finding]:
     """Kernels, options, layouts, switches, tables, products and devices that decide nothing."""
     backends = [backend for scheme in catalogue.schemes for backend in scheme.backends]
     calls: dict[tuple[str, str], list[ir.Call]] = {}
@@ -49,12 +48,22 @@ def unused_findings(folder: Folder, catalogue: ir.Catalogue, spaces: Sequence[Sp
         if name not in switches and folder.switches:
             message, cure = f"nothing needs the switch {name}", "remove it, or name it in the needs of a backend"
             yield finding("QS121", folder.switches, ("switches", name), message, cure, key=True)
-    for device in catalogue.devices if folder.devices else ():
-        known = any(space.device_key(device) != space.device_key(UNKNOWN) for space in spaces)
-        if device.fp8 is None and not known and folder.devices:
+    known = _told_apart(subjects)
+    for at, device in enumerate(catalogue.devices if folder.devices else ()):
+        if device.fp8 is None and not known >> at & 1 and folder.devices:
             message = f"no backend tells {device.arch} from an architecture that is not listed"
             cure = "name it at the kernels that run there, or remove it"
             yield finding("QS124", folder.devices, ("devices", device.arch), message, cure, key=True)
+
+
+def _told_apart(subjects: Sequence[Subject]) -> int:
+    """The devices, as bits, that a condition of some backend tells from an unknown architecture, which is the last."""
+    found = 0
+    for subject in subjects:
+        full = subject.space.axes[0].full
+        for box in (box for held in subject.accepted for box in (held.cube, *held.refused)):
+            found |= full & ~box[0] if box[0] > full >> 1 else box[0]
+    return found
 
 
 def _kernel(file: File[KernelFile], kernel: ir.Kernel, calls: list[ir.Call]) -> Iterator[Finding]:

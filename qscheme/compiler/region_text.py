@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from qscheme.compiler.axes import Axis
     from qscheme.compiler.cubes import Cube
-    from qscheme.compiler.decisions import Space
+    from qscheme.compiler.space import Space
 
 _OTHERS = 4
 """Up to how many architectures are told as exceptions where most of them are meant."""
@@ -103,11 +103,18 @@ def _releases(axis: Axis, mask: int) -> str:
             elif last:
                 runs.append(f"{names[0]} or later")
             else:
-                runs.append(names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}")
+                runs.append(_run(names, known[at][0]))
     if not any(held for _, held in known):
         return f"without {axis.name}"
     told = f"with {axis.name}{' ' if runs else ''}{any_of(tuple(runs)) if runs else ''}"
     return f"without {axis.name} or {told.replace(axis.name, 'it', 1)}" if absent else told
+
+
+def _run(names: Sequence[str], after: str) -> str:
+    """Some versions that follow each other; one that stands for whatever follows a limit is not named as the last."""
+    if names[-1].endswith(".post0"):
+        return f"{names[0]} to before {after}"
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 @lru_cache(maxsize=1024)
@@ -143,7 +150,7 @@ def _both(literals: Iterable[tuple[str, int]], mask: int) -> int:
 
 
 def _literals(axis: Axis) -> Iterator[tuple[str, int]]:
-    name, full = f"{axis.name[:-1].replace('_', ' ')}{axis.name[-1].upper()}", axis.full
+    name, full = axis.word, axis.full
     yield from ((f"{name} % {number} = 0", axis.sizes(number)) for number in reversed(axis.multiples))
     yield from ((f"{name} >= {least}", axis.sizes(least=least)) for least in axis.minima)
     yield from ((f"{name} % {number} != 0", full & ~axis.sizes(number)) for number in axis.multiples)

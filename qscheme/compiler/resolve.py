@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from qscheme.compiler import ir
 from qscheme.compiler.calls import resolve_calls
 from qscheme.compiler.conditions import checks_of
-from qscheme.compiler.kernels import TAKEN, resolve_kernel, rule_of, table_problems
+from qscheme.compiler.generated_names import TAKEN
+from qscheme.compiler.kernels import resolve_kernel, rule_of, table_problems
 from qscheme.compiler.mistakes import unknown
 from qscheme.compiler.needs import merged_needs, misplaced, nothing_in_common
 from qscheme.compiler.operands import operand_problems

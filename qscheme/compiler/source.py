@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import yaml
 
+from qscheme.compiler.libyaml import LibyamlEvents, Unlike
 from qscheme.compiler.scalars import out_of_range, plain, refused_character, unprintable
 
 if TYPE_CHECKING:
@@ -121,40 +122,49 @@ def read(text: str, file: str) -> Document:
     refused = unprintable(text, allowed="\n")
     if refused is not None:
         raise SourceError([Problem(_place_after(text[:refused], file), refused_character(text[refused]))])
-    events = cast("_Events", _Loader(text, file))
+    try:
+        return _Reader(LibyamlEvents(text), file).document()
+    except (Unlike, SourceError):
+        return read_slowly(text, file)
+
+
+def read_slowly(text: str, file: str) -> Document:
+    """The same by PyYAML's own parser, whose account of mistakes is the one that is shown."""
+    events = cast("_Marked", _Loader(text))
     reader = _Reader(events, file)
     try:
         return reader.document()
     except yaml.MarkedYAMLError as error:
-        syntax = Problem(_place_of_mark(error.problem_mark or events.get_mark()), _syntax_message(error))
+        syntax = Problem(_place_of_mark(file, error.problem_mark or events.get_mark()), _syntax_message(error))
     except (ValueError, OverflowError):
         # PyYAML passes the digits of an escape such as "\UFFFFFFFF" to chr() unchecked.
-        syntax = Problem(_place_of_mark(events.get_mark()), "the escape names no Unicode character; mend its digits")
+        message = "the escape names no Unicode character; mend its digits"
+        syntax = Problem(_place_of_mark(file, events.get_mark()), message)
     raise SourceError([*reader.problems, syntax])
 
 
 class _Events(Protocol):
-    """What we use of a PyYAML loader, with the types that it lacks."""
+    """What we use of a parser."""
 
     def get_event(self) -> yaml.Event: ...
 
     def check_event(self, choice: type[yaml.Event], /) -> bool: ...
 
+
+class _Marked(_Events, Protocol):
+    """What we use of a PyYAML loader, with the types that it lacks."""
+
     def get_mark(self) -> yaml.Mark: ...
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's pure Python parser, with the file's name in every mark and without directives."""
-
-    def __init__(self, text: str, file: str) -> None:
-        super().__init__(text)
-        self.name = file
+    """PyYAML's pure Python parser, without directives."""
 
     def fetch_directive(self) -> None:
         """Refuse `%YAML` and `%TAG`, which could change what later text means."""
         raise yaml.MarkedYAMLError(
             problem="found % at the start of a line; directives are not part of the language, quote the text",
-            problem_mark=cast("_Events", self).get_mark(),
+            problem_mark=cast("_Marked", self).get_mark(),
         )
 
 
@@ -187,7 +197,7 @@ class _Reader:
 
     def value(self, path: KeyPath, levels: int) -> object:
         event = self.events.get_event()
-        self.places[path] = _place(event)
+        self.places[path] = self.place(event)
         self.refuse_properties(event)
         match event:
             case yaml.ScalarEvent():
@@ -215,9 +225,9 @@ class _Reader:
             event = self.events.get_event()
             key = self.key(event)
             inner = (*path, key)
-            if isinstance(event, yaml.ScalarEvent) and event.style is None:
+            if isinstance(event, yaml.ScalarEvent) and not event.style:
                 self.unquoted.append((inner, True))
-            first = self.key_places.setdefault(inner, _place(event))
+            first = self.key_places.setdefault(inner, self.place(event))
             if key in entries:
                 self.refuse(event, f"the key {key!r} a second time; the first is at {first}, remove one of them")
             entries[key] = self.value(inner, levels)
@@ -228,7 +238,7 @@ class _Reader:
         self.refuse_properties(event)
         match event:
             case yaml.ScalarEvent(value=text):
-                if event.style is not None:
+                if event.style:
                     self.refuse_unprintable(event)
                 elif text == "<<":
                     self.refuse(event, "the merge key <<; merge keys are not part of the language, write the keys out")
@@ -245,7 +255,7 @@ class _Reader:
 
     def scalar(self, event: yaml.ScalarEvent, path: KeyPath) -> bool | int | float | str | None:
         self.texts[path] = event.value
-        if event.style is not None:
+        if event.style:
             self.refuse_unprintable(event)
             return event.value
         self.unquoted.append((path, False))
@@ -268,10 +278,13 @@ class _Reader:
         """Refuse escapes for characters that the file itself may not have; line breaks and tabs may be escaped."""
         refused = unprintable(event.value, allowed="\n\t")
         if refused is not None:
-            self.problems.append(Problem(_place(event), refused_character(event.value[refused])))
+            self.problems.append(Problem(self.place(event), refused_character(event.value[refused])))
+
+    def place(self, event: yaml.Event) -> Place:
+        return _place_of_mark(self.file, _mark(event))
 
     def refuse(self, event: yaml.Event, found: str) -> None:
-        self.problems.append(Problem(_place(event), f"found {found}"))
+        self.problems.append(Problem(self.place(event), f"found {found}"))
 
 
 _CURES = (
@@ -300,14 +313,14 @@ def _too_large(place: Place) -> Problem:
     return Problem(place, f"the file has more than {LARGEST} bytes; split it")
 
 
-def _place(event: yaml.Event) -> Place:
+def _mark(event: yaml.Event) -> yaml.Mark:
     mark = cast("yaml.Mark | None", event.start_mark)
-    assert mark is not None, "PyYAML's parser marks every event"
-    return _place_of_mark(mark)
+    assert mark is not None, "both parsers mark every event"
+    return mark
 
 
-def _place_of_mark(mark: yaml.Mark) -> Place:
-    return Place(mark.name, mark.line + 1, mark.column + 1)
+def _place_of_mark(file: str, mark: yaml.Mark) -> Place:
+    return Place(file, mark.line + 1, mark.column + 1)
 
 
 def _place_after(before: str, file: str) -> Place:

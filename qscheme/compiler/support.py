@@ -43,7 +43,11 @@ def support_text(catalogue: ir.Catalogue) -> str:
 
 def runs_on(backend: ir.Backend, device: Device) -> bool:
     """Whether the hardware conditions of a backend hold."""
-    needs = backend.needs
+    return meets(backend.needs, device)
+
+
+def meets(needs: ir.Needs, device: Device) -> bool:
+    """Whether the hardware conditions among some needs hold."""
     return (
         (needs.arch is None or device.arch in needs.arch)
         and (needs.vendor is None or device.vendor in needs.vendor)
