@@ -96,6 +96,7 @@ def _reached(calls: list[ir.Call]) -> list[ir.Call]:
 def _locals(scheme: ir.Scheme, backend: ir.Backend) -> Iterable[tuple[str, str]]:
     """What is settled once, as (name, assignment)."""
     yield "dtype", "dtype = layer.out_dtype"
+    yield "batch_invariant", "batch_invariant = facts.batch_invariant"
     if any(call.gemm.fp8 == "device" for call in backend.calls):
         yield "fp8", 'fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn'
     else:
@@ -246,6 +247,11 @@ def _multiply(scheme: ir.Scheme, call: ir.Call, *, quantized: bool) -> list[str]
         "output_dtype": "dtype",
         "activation": "None" if activation is None else "ACTIVATION",
         "weight_operand": "WEIGHT",
+        "weight_format": repr(scheme.weight.format),
+        "weight_granularity": repr(scheme.weight.granularity),
+        "weight_scale_format": repr(scheme.weight.scale),
+        "weight_global_scale_applies": repr(scheme.weight.global_scale) if scheme.weight.global_scale else None,
+        "batch_invariant": "batch_invariant",
         "x_zero_point": None if activation is None or activation.symmetric else "zero_point",
         **{name: name if has else None for name, has in levels(scheme)},
     }
