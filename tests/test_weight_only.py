@@ -53,10 +53,14 @@ def machine(invariant: bool = False) -> Facts:
     return Facts.simulate("sm_90", switches={"batch_invariant": invariant})
 
 
+def cases_of(scheme: str) -> tuple[tuple[int, int, int, str, str], ...]:
+    return CASES if scheme in FIRST else CASES[:2]
+
+
 def errors(scheme: str) -> dict[str, float]:
     """The error of each case over what is allowed; the bias has a dtype of its own."""
     found: dict[str, float] = {}
-    for n, k, m, given, word in CASES if scheme in FIRST else CASES[:2]:
+    for n, k, m, given, word in cases_of(scheme):
         made = example(scheme, rows(scheme, n), columns(scheme, k), bias=torch.float16, out_dtype=DTYPES[word], seed=m)
         bound = qscheme.dispatch(made.layer, machine(), backend=BACKEND)
         x = random_x(m, bound.k, dtype=DTYPES[given], seed=m)
