@@ -58,6 +58,10 @@ class Case(NamedTuple):
         )
         return qscheme.explain(layer, self.facts, backend=self.backend)
 
+    def takes(self, layer: SimpleNamespace) -> bool:
+        """Whether it runs this layer."""
+        return qscheme.explain(layer, self.facts, backend=self.backend).chosen is not None
+
     @property
     def refused_by_hardware(self) -> bool:
         """Whether no layer runs there."""
