@@ -179,7 +179,8 @@ def test_the_fakes_of_custom_ops_agree_with_what_the_kernels_return(case: Case, 
     for rows in (3, 40, 80):
         with Recorder() as recorder:
             bound._compiled(random_x(rows, K))
-            bound._compiled_quantized(*codes_for(bound, rows))
+            if bound.activation is not None:
+                bound._compiled_quantized(*codes_for(bound, rows))
         assert recorder.seen
         for op, arguments, keywords in recorder.seen:
             torch.library.opcheck(op, arguments, keywords, test_utils=checks(arguments))
