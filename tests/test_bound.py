@@ -482,6 +482,13 @@ def test_consumed_tensors_are_released_unless_they_are_what_the_backend_reads(ca
         assert layer.weight.untyped_storage().data_ptr() in read
 
 
+def test_a_consumed_layer_keeps_none_of_its_tensors() -> None:
+    layer = example("int8_ptpc", N, K, bias=torch.float32).layer
+    layer.g_idx, layer.weight_zero_point = torch.zeros(K), torch.zeros(N, 1)
+    qscheme.dispatch(layer, Facts.simulate("cpu"), backend="reference", consume=True)
+    assert (None, None) == (layer.g_idx, layer.weight_zero_point)
+
+
 def test_a_consumed_weight_is_released_where_the_backend_shuffles_it(install: Install) -> None:
     install()
     layer = example("mxfp4", N, K).layer
