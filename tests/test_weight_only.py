@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from qscheme.types import Operand, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import SimpleNamespace
 
 BACKEND = "triton_weight_only"
 SCHEMES = [name for name in load().schemes if BACKEND in [backend.name for backend in load().scheme(name).backends]]
@@ -89,6 +89,18 @@ def invariant(scheme: str) -> list[int]:
     y = bound(x)
     assert relative_error(y, made.of(x)) < ROUNDING["bf16"]
     return [m for m in (1, 17, 64) if not torch.equal(bound(x[:m]), y[:m])]
+
+
+def refreshed(scheme: str) -> dict[str, Any]:
+    """The error under new weights, which are in the storage of the old ones."""
+    old, new = (example(scheme, 40, 264, bias=torch.bfloat16, seed=seed) for seed in (1, 2))
+    kept = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in vars(old.layer).items()}
+    bound = qscheme.dispatch(SimpleNamespace(**kept), machine(), backend=BACKEND)
+    x, where = random_x(5, 264), [tensor.data_ptr() for tensor in bound.tensors()]
+    before = relative_error(bound(x), old.of(x))
+    bound.refresh(new.layer)
+    same = where == [tensor.data_ptr() for tensor in bound.tensors()]
+    return {"errors": [before, relative_error(bound(x), new.of(x))], "same": same}
 
 
 def every_code(scheme: str) -> dict[str, bool]:
@@ -196,7 +208,7 @@ def errors_of_weights() -> dict[str, float]:
 
 
 def everything() -> dict[str, dict[str, Any]]:
-    steps = (errors, in_parts, invariant, every_code, compiled)
+    steps = (errors, in_parts, invariant, refreshed, every_code, compiled)
     of_schemes = {
         scheme: {step.__name__: step(scheme) for step in (steps if scheme in FIRST else steps[:1])}
         for scheme in SCHEMES
@@ -239,6 +251,15 @@ def test_a_row_has_the_same_bits_among_any_number_in_batch_invariant_mode(
     outcomes: dict[str, dict[str, Any]], scheme: str
 ) -> None:
     assert [] == outcomes[scheme]["invariant"]
+
+
+@every_weight
+def test_new_weights_are_read_from_the_storage_of_the_old_ones(
+    outcomes: dict[str, dict[str, Any]], scheme: str
+) -> None:
+    found = outcomes[scheme]["refreshed"]
+    assert ROUNDING["bf16"] >= max(found["errors"])
+    assert found["same"]
 
 
 @every_weight
