@@ -14,23 +14,25 @@ from mutation.run import judged
 from mutation.table import data, table
 
 KINDS = [
+    "bias",
     "bound of M",
     "call removed",
     "configuration",
     "constant",
     "dtype view",
     "fold",
-    "formats",
     "fp8 flavour",
     "keyword renamed",
     "keywords swapped",
     "layout",
     "older form",
     "operand removed",
+    "operands of the scheme",
     "output",
     "quantizer's option",
     "quantizer's scales",
     "quantizes",
+    "rows",
     "wrong GEMM",
     "wrong symbol",
 ]

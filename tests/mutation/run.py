@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .mutants import Mutant
 
 PACKAGE = "mutated"
+AT_ONCE = 480
+"""So many mutants share a generated package: what they change is one YAML file, which may not grow for ever."""
 ON_PAPER = (("gfx950", "v0.1.20"), ("gfx942", "v0.1.20"), ("gfx1250", "v0.1.20"), ("gfx1201", "v0.1.20"))
 RUNGS = ("compiler", "gfx950", "gfx942", *(f"{arch} on paper" for arch, _ in ON_PAPER))
 
@@ -39,14 +41,19 @@ class Verdict:
 
 def judged(mutants: list[Mutant]) -> list[Verdict]:
     """The verdict on each mutant."""
+    parts = [(start, mutants[start : start + AT_ONCE]) for start in range(0, len(mutants), AT_ONCE)]
+    return [verdict for start, part in parts for verdict in _judged(part, f"{PACKAGE}{start}")]
+
+
+def _judged(mutants: list[Mutant], package: str) -> list[Verdict]:
     with tempfile.TemporaryDirectory() as folder:
-        entries, refused = compiled(mutants, Path(folder), PACKAGE)
+        entries, refused = compiled(mutants, Path(folder), package)
         found = {number: Verdict(mutants[number], "compiler", words, False) for number, words in refused.items()}
         compared: dict[int, list[tuple[str, str]]] = {number: [] for number in range(len(mutants))}
         out = str(Path(folder) / "out")
         for rung in RUNGS[1:]:
             left = [entry for entry in entries if entry.mutant not in found and _differs(rung, entry.scheme)]
-            for number, verdict in _on_rung(rung, left, out).items():
+            for number, verdict in _on_rung(rung, left, out, package).items():
                 [(kind, words)] = verdict.items()
                 if kind == "caught":
                     found[number] = Verdict(mutants[number], rung, words, False)
@@ -65,12 +72,12 @@ def _differs(rung: str, scheme: str) -> bool:
     return "gfx942" not in rung or read(f"{scheme}.yaml")["weight"]["format"] == "fp8_e4m3"
 
 
-def _on_rung(rung: str, entries: list[Mutated], out: str) -> dict[int, dict[str, str]]:
+def _on_rung(rung: str, entries: list[Mutated], out: str, package: str) -> dict[int, dict[str, str]]:
     if rung.endswith(" on paper"):
         arch, release = next(pair for pair in ON_PAPER if rung.startswith(f"{pair[0]} "))
         sys.path.insert(0, out)
         try:
-            return on_paper_of(arch, release, entries, PACKAGE)
+            return on_paper_of(arch, release, entries, package)
         finally:
             sys.path.remove(out)
     shipped = [entry for entry in entries if entry.mutant < 0]
@@ -78,7 +85,7 @@ def _on_rung(rung: str, entries: list[Mutated], out: str) -> dict[int, dict[str,
 
     def half(part: list[Mutated]) -> dict[str, dict[str, str]]:
         given = [dataclasses.asdict(entry) for entry in (*shipped, *part)]
-        arguments = {"entries": given, "folder": out, "package": PACKAGE}
+        arguments = {"entries": given, "folder": out, "package": package}
         found: dict[str, dict[str, str]] = in_process(
             rung, "mutation.verdicts:emulated", interpret=True, arguments=arguments, timeout=1800
         )
