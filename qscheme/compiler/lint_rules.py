@@ -99,7 +99,7 @@ _RULES = (
     LintRule(
         "QS104", "a gap",
         "A layer of the scheme exists that no backend runs. A scheme without `claims` claims every machine, so its "
-        "last backend must be unconditional, as the reference is. A scheme with `claims` names the architectures, "
+        "last backend must be unconditional outside of batch-invariant mode, as the reference is. A scheme with `claims` names the architectures, "
         "output dtypes and shapes that it serves; these must run with switches at their defaults, the newest "
         "releases, and no tuned row.",
     ),
