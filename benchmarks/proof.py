@@ -110,7 +110,7 @@ def on_paper() -> dict[Key, str]:
 def of_our_own() -> dict[Key, str]:
     """The backends of our own Triton kernels."""
     loaded = importlib.import_module(WEIGHT_ONLY)
-    return {(scheme, loaded.BACKEND): f"our own: {len(loaded.CASES)} calls" for scheme in loaded.SCHEMES}
+    return {(scheme, loaded.BACKEND): f"our own: {len(loaded.cases_of(scheme))} calls" for scheme in loaded.SCHEMES}
 
 
 def held(rows: list[Any] | None) -> str:

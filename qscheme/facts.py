@@ -7,7 +7,9 @@ import importlib.util
 import json
 import os
 import re
+import sys
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -262,7 +264,13 @@ def _assumed(source: LibrarySource) -> Library:
     history = _history(source)
     if history is not None:
         return Library(source.name, version=history.releases[-1].removeprefix("v"))
-    return Library(source.name, version=next((owner.version for owner in _distributions(source)), None))
+    return Library(source.name, version=_version_here(source, tuple(sys.path)))
+
+
+@lru_cache(maxsize=64)
+def _version_here(source: LibrarySource, path: tuple[str, ...]) -> str | None:
+    """The version of what is installed on this path (sys.path), read once: simulated machines are made often."""
+    return next((owner.version for owner in _distributions(source)), None)
 
 
 def _history(source: LibrarySource) -> History | None:

@@ -90,7 +90,7 @@ def illegal_rows(files: Iterable[tuple[Path, TunedTable]]) -> tuple[int, tuple[I
                 found += [Illegal(table.name, place, message) for message in messages]
         except UnreadableError as problem:
             found.append(Illegal(table.name, *_parted(str(problem), path)))
-    return count, tuple(found)
+    return count, tuple({(one.place, one.message): one for one in reversed(found)}.values())[::-1]  # told once per file
 
 
 def _parted(problem: str, path: Path) -> tuple[str, str]:

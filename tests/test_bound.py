@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
 import paper_aiter
 import pytest
 import torch
+from bindable import ALL, Case, K, N, machines, named
 from float64_layers import KINDS, codes_for, example, random_x, relative_error
 from paper_aiter import PaperAiter
 
@@ -21,42 +22,17 @@ import qscheme
 from qscheme import BindFailed, Facts, InvalidInput, InvalidLayer
 from qscheme.binding import Bound
 from qscheme.tables import load
-from qscheme.types import BATCH_INVARIANT
 
-N, K = 128, 512
 ROWS = (1, 31, 32, 64, 65, 200)
 
-
-def machines(arches: Iterable[str], release: str = paper_aiter.NEWEST, **switches: bool) -> list[Facts]:
-    """One machine of each architecture, with every shape tuned and everything that can be asked for asked for."""
-    every = {name: name != BATCH_INVARIANT for name in load().switches}
-    return [Facts.simulate(arch, aiter=release, tuned="all", switches=every | switches) for arch in arches]
-
-
-def cases(facts: list[Facts], schemes: Iterable[str] = KINDS) -> list[tuple[str, str, Facts]]:
-    """Every backend of some schemes, with the first of the machines that can run it; torch's own run on this one."""
-    found: list[tuple[str, str, Facts]] = []
-    here = [known for known in facts if known.arch == "cpu"]
-    for scheme in schemes:
-        layer = SimpleNamespace(
-            scheme=scheme, weight=None, out_features=N, in_features=K, out_dtype=torch.bfloat16, name=""
-        )
-        for backend in load().scheme(scheme).backends:
-            first = [*here, *facts] if backend.name.startswith("torch") else facts
-            able = (known for known in first if qscheme.explain(layer, known, backend=backend.name).chosen)
-            if (machine := next(able, None)) is not None:
-                found.append((scheme, backend.name, machine))
-    return found
-
-
-EVERY = cases(machines(load().devices))
-OF_AITER = [case for case in EVERY if case[1].startswith("aiter")]
-HERE = [case for case in EVERY if case[1] == "reference" or (case[1].startswith("torch") and case[2].arch == "cpu")]
-every_backend = pytest.mark.parametrize("case", EVERY, ids=lambda case: "-".join(case[:2]))
-every_backend_here = pytest.mark.parametrize("case", HERE, ids=lambda case: "-".join(case[:2]))
-every_aiter_backend = pytest.mark.parametrize("case", OF_AITER, ids=lambda case: "-".join(case[:2]))
-QUANTIZED = [case for case in OF_AITER if load().scheme(case[0]).activation is not None]
-every_quantizing_backend = pytest.mark.parametrize("case", QUANTIZED, ids=lambda case: "-".join(case[:2]))
+EVERY = [case for case in ALL if case.scheme in KINDS]
+OF_AITER = [case for case in EVERY if case.backend.startswith("aiter")]
+HERE = [case for case in EVERY if case.runs_here and not case.backend.startswith("aiter")]
+QUANTIZED = [case for case in OF_AITER if load().scheme(case.scheme).activation is not None]
+every_backend = pytest.mark.parametrize("case", EVERY, ids=named)
+every_backend_here = pytest.mark.parametrize("case", HERE, ids=named)
+every_aiter_backend = pytest.mark.parametrize("case", OF_AITER, ids=named)
+every_quantizing_backend = pytest.mark.parametrize("case", QUANTIZED, ids=named)
 
 Install = Callable[..., PaperAiter]
 
@@ -67,18 +43,28 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     return lambda *release, **changed: paper_aiter.install(monkeypatch, *release, **changed)
 
 
-def bind_layer(layer: SimpleNamespace, case: tuple[str, str, Facts], **options: Any) -> Bound:
-    facts = replace(case[2])  # what was loaded for other facts is not used again
-    return qscheme.dispatch(layer, facts, backend=case[1], **options)
+quantized_once = lru_cache(example)
 
 
-def bind(case: tuple[str, str, Facts], **options: Any) -> tuple[Bound, SimpleNamespace]:
-    layer = example(case[0], N, K, **options).layer
+def made_for(case: Case, **options: Any) -> SimpleNamespace:
+    """A layer of the size and output dtype of the case, whose tensors no other test has."""
+    made = quantized_once(case.scheme, case.n, case.k, out_dtype=case.out_dtype, **options).layer
+    kept = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in vars(made).items()}
+    return SimpleNamespace(**kept)
+
+
+def bind_layer(layer: SimpleNamespace, case: Case, **options: Any) -> Bound:
+    facts = replace(case.facts)  # what was loaded for other facts is not used again
+    return qscheme.dispatch(layer, facts, backend=case.backend, **options)
+
+
+def bind(case: Case, **options: Any) -> tuple[Bound, SimpleNamespace]:
+    layer = made_for(case, **options)
     return bind_layer(layer, case), layer
 
 
 def gemms(paper: PaperAiter) -> list[str]:
-    return [name for name in paper.called if name.startswith("gemm")]
+    return [name for name in paper.called if "quant" not in name and name != "_get_config"]
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,33 +81,28 @@ def storage(bound: Bound) -> list[int]:
     return [tensor.data_ptr() for tensor in bound.tensors()]
 
 
-def runnable(case: tuple[str, str, Facts]) -> bool:
-    """Whether this process can call the backend: torch's product of FP8 blocks needs the GPU."""
-    return not case[1].startswith("torch") or case[2].arch == "cpu"
-
-
 # --- calls ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_backend_of_the_tables_runs_on_some_machine() -> None:
     every = {(scheme, backend.name) for scheme in load().schemes for backend in load().scheme(scheme).backends}
-    assert every == {(scheme, backend) for scheme, backend, _ in cases(machines(load().devices), load().schemes)}
+    assert every == {case[:2] for case in ALL}
 
 
 @pytest.mark.parametrize("release", paper_aiter.telling_releases())
 def test_every_release_is_called_in_a_form_that_it_takes(release: str, install: Install) -> None:
     paper = install(release)
-    arches = dict.fromkeys(facts.arch for _, _, facts in OF_AITER)
+    arches = dict.fromkeys(case.facts.arch for case in OF_AITER)
     for invariant in (False, True):
         known = machines(arches, release, batch_invariant=invariant)
-        able = [case for case in cases(known, load().schemes) if case[1].startswith("aiter")]
+        able = [found for case in ALL if case.backend.startswith("aiter") and (found := case.on(known))]
         assert able or invariant, "some backend works with every release"
         for case in able:
             bound, _ = bind(case, bias=torch.bfloat16)
             for rows in (1, 31, 32, 65):
                 paper.calls.clear()
-                y = bound(random_x(rows, K))
-                assert ((rows, N), torch.bfloat16) == (tuple(y.shape), y.dtype)
+                y = bound(random_x(rows, case.k))
+                assert ((rows, case.n), case.out_dtype) == (tuple(y.shape), y.dtype)
                 assert 1 == len(gemms(paper)), (case[:2], paper.called)
 
 
@@ -200,45 +181,45 @@ def test_batch_invariance_keeps_the_tile_and_drops_the_split(scheme: str, instal
 
 
 @every_quantizing_backend
-def test_codes_are_not_quantized_again(case: tuple[str, str, Facts], install: Install) -> None:
+def test_codes_are_not_quantized_again(case: Case, install: Install) -> None:
     paper = install()
     bound, _ = bind(case)
-    quantizers = sum("quant" in name for name in paper.called)
-    assert 0 == quantizers
     for rows in ROWS:
         bound(*codes_for(bound, rows))
-    assert ["gemm"] * len(ROWS) == [name[:4] for name in paper.called if name != "_get_config"]
+    assert len(ROWS) == len(gemms(paper))
+    assert [] == [name for name in paper.called if "quant" in name]
 
 
 @every_quantizing_backend
-def test_no_rows_call_no_kernel(case: tuple[str, str, Facts], install: Install) -> None:
+def test_no_rows_call_no_kernel(case: Case, install: Install) -> None:
     paper = install()
     bound, _ = bind(case, bias=torch.bfloat16)
     for shape in ((0,), (2, 0), (0, 3, 2)):
-        assert (*shape, N) == bound(random_x(*shape, K)).shape
+        assert (*shape, case.n) == bound(random_x(*shape, case.k)).shape
     codes, scale = codes_for(bound, 1)
-    assert (0, N) == bound(codes[:0], x_scale=scale if scale.dim() == 1 else scale[:0]).shape
+    assert (0, case.n) == bound(codes[:0], x_scale=scale if scale.dim() == 1 else scale[:0]).shape
     assert [] == paper.called
 
 
 @every_aiter_backend
-def test_x_of_any_strides_reaches_a_kernel_as_dense_rows(case: tuple[str, str, Facts], install: Install) -> None:
+def test_x_of_any_strides_reaches_a_kernel_as_dense_rows(case: Case, install: Install) -> None:
     install()
     bound, _ = bind(case)
-    for x in (random_x(K, 4).t(), random_x(4, 2 * K)[:, ::2], random_x(2, K, 2).transpose(1, 2)):
+    for x in (random_x(case.k, 4).t(), random_x(4, 2 * case.k)[:, ::2], random_x(2, case.k, 2).transpose(1, 2)):
         assert torch.equal(bound(x.contiguous()), bound(x))
 
 
 @every_aiter_backend
-def test_the_bias_is_given_to_the_kernel_or_added_but_not_both(case: tuple[str, str, Facts], install: Install) -> None:
+def test_the_bias_is_given_to_the_kernel_or_added_but_not_both(case: Case, install: Install) -> None:
     paper = install()
-    x = random_x(3, K)
+    x = random_x(3, case.k)
     plain, layer = bind(case)
     y = plain(x)
-    layer.bias = torch.full((N,), 64.0)
+    layer.bias = torch.full((case.n,), 64.0)
     added = bind_layer(layer, case)(x) - y
     assert 1.0 >= (added.float() - 64.0).abs().max()  # bf16 has 8 bits
-    assert all(given["bias"].dtype == torch.bfloat16 for _, given in paper.calls if given.get("bias") is not None)
+    given = {(name, given["bias"].dtype) for name, given in paper.calls if given.get("bias") is not None}
+    assert given <= {(name, torch.float32 if name == "gemm_a8w8_ASM" else case.out_dtype) for name in paper.called}
 
 
 # --- rotation ------------------------------------------------------------------------------------------------------
@@ -335,7 +316,8 @@ def test_a_broken_kernel_leaves_the_schemes_that_do_not_need_it_alone(install: I
     assert "aiter_ck" == qscheme.dispatch(example("int8_ptpc", N, K).layer, facts).backend
     with pytest.raises(BindFailed):
         qscheme.dispatch(example("mxfp4", N, K).layer, facts)
-    assert "reference" == qscheme.dispatch(example("mxfp4", N, K).layer, facts, disabled=["aiter_triton"]).backend
+    without = qscheme.dispatch(example("mxfp4", N, K).layer, facts, disabled=["aiter_triton"])
+    assert "torch_scaled_mm_mxfp4_plain_scales" == without.backend
 
 
 @pytest.mark.parametrize(
@@ -351,7 +333,7 @@ def test_an_error_of_a_kernel_is_passed_on_and_nothing_is_tried_again(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paper = install()
-    bound, _ = bind(("int8_ptpc", "aiter_ck", Facts.simulate("gfx942")))
+    bound, _ = bind(Case("int8_ptpc", "aiter_ck", Facts.simulate("gfx942")))
     error = ModuleNotFoundError("No module named 'module_gemm_a8w8'")
 
     def fail(name: str, given: object) -> None:
@@ -370,17 +352,17 @@ def test_an_error_of_a_kernel_is_passed_on_and_nothing_is_tried_again(
 
 
 @every_backend
-def test_new_weights_are_read_from_the_storage_of_the_old_ones(case: tuple[str, str, Facts], install: Install) -> None:
+def test_new_weights_are_read_from_the_storage_of_the_old_ones(case: Case, install: Install) -> None:
     install()
     bound, _ = bind(case, bias=torch.bfloat16)
-    second = example(case[0], N, K, bias=torch.bfloat16, seed=7).layer
+    second = made_for(case, bias=torch.bfloat16, seed=7)
     if second.input_scale is not None:
         second.input_scale = 2 * second.input_scale
     kept = {name: getattr(second, name).clone() for name in ("weight", "weight_scale", "bias")}
-    before, x = storage(bound), random_x(40, K)
+    before, x = storage(bound), random_x(40, case.k)
     captured = bound.__call__
     expected = bind_layer(second, case)
-    old = captured(x) if runnable(case) else None
+    old = captured(x) if case.runs_here else None
     bound.refresh(second)
     assert before == storage(bound)
     assert same_bytes(expected, bound)
@@ -391,14 +373,14 @@ def test_new_weights_are_read_from_the_storage_of_the_old_ones(case: tuple[str, 
 
 
 @every_backend_here
-def test_a_weight_that_is_changed_in_place_may_be_refreshed(case: tuple[str, str, Facts]) -> None:
+def test_a_weight_that_is_changed_in_place_may_be_refreshed(case: Case) -> None:
     bound, layer = bind(case)
-    second = example(case[0], N, K, seed=7).layer
+    second = made_for(case, seed=7)
     for name, value in vars(second).items():
         if isinstance(value, torch.Tensor):
             getattr(layer, name).copy_(value)
     bound.refresh(layer)
-    x = random_x(4, K)
+    x = random_x(4, case.k)
     assert torch.equal(bind_layer(second, case)(x), bound(x))
 
 
@@ -406,13 +388,13 @@ def test_scales_may_be_stored_in_another_format_when_they_are_refreshed() -> Non
     facts = Facts.simulate("cpu")
     layer = example("fp8_block128", N, K).layer
     bound, x = qscheme.dispatch(layer, facts), random_x(3, K)
-    layer.weight_scale = torch.tensor([[126, 128, 127, 125]], dtype=torch.uint8)
+    layer.weight_scale = torch.tensor([[126, 128]], dtype=torch.uint8)
     bound.refresh(layer)
     assert torch.equal(qscheme.dispatch(layer, facts)(x), bound(x))
 
 
 def test_refresh_refuses_another_kind_of_layer_and_writes_nothing() -> None:
-    case = ("fp8_block128", "reference", Facts.simulate("cpu"))
+    case = Case("fp8_block128", "reference", Facts.simulate("cpu"))
     bound, layer = bind(case, bias=torch.float32)
     x = random_x(3, K)
     before = bound(x)
@@ -437,24 +419,24 @@ def test_refresh_refuses_another_kind_of_layer_and_writes_nothing() -> None:
 
 
 @every_backend_here
-def test_what_was_bound_in_inference_mode_may_be_called_and_refreshed_outside(case: tuple[str, str, Facts]) -> None:
+def test_what_was_bound_in_inference_mode_may_be_called_and_refreshed_outside(case: Case) -> None:
     with torch.inference_mode():
         bound, _ = bind(case)
-    second = example(case[0], N, K, seed=7).layer
+    second = made_for(case, seed=7)
     bound.refresh(second)
-    x = random_x(4, K)
+    x = random_x(4, case.k)
     assert torch.equal(bind_layer(second, case)(x), bound(x))
 
 
 @every_backend_here
-def test_parameters_leave_no_history_of_gradients(case: tuple[str, str, Facts]) -> None:
-    layer = example(case[0], N, K, bias=torch.float32).layer
+def test_parameters_leave_no_history_of_gradients(case: Case) -> None:
+    layer = made_for(case, bias=torch.float32)
     for name in ("weight", "weight_scale", "bias"):
         value = getattr(layer, name)
         setattr(layer, name, torch.nn.Parameter(value, requires_grad=value.is_floating_point()))
     bound = bind_layer(layer, case)
     assert not any(tensor.requires_grad for tensor in bound.tensors())
-    assert not bound(random_x(3, K)).requires_grad
+    assert not bound(random_x(3, case.k)).requires_grad
     bound.refresh(layer)
 
 
@@ -462,20 +444,20 @@ def test_parameters_leave_no_history_of_gradients(case: tuple[str, str, Facts]) 
 
 
 @every_backend
-def test_the_layer_is_not_changed_by_binding_and_calling(case: tuple[str, str, Facts], install: Install) -> None:
+def test_the_layer_is_not_changed_by_binding_and_calling(case: Case, install: Install) -> None:
     install()
-    layer = example(case[0], N, K, bias=torch.float32).layer
+    layer = made_for(case, bias=torch.float32)
     held = {name: value for name, value in vars(layer).items() if isinstance(value, torch.Tensor)}
     copies = {name: value.clone() for name, value in held.items()}
     bound = bind_layer(layer, case)
-    if runnable(case):
-        bound(random_x(5, K))
+    if case.runs_here:
+        bound(random_x(5, case.k))
     assert all(getattr(layer, name) is value for name, value in held.items())
     assert all(torch.equal(bytes_of(copies[name]), bytes_of(value)) for name, value in held.items())
 
 
 @every_backend
-def test_binding_twice_prepares_the_same(case: tuple[str, str, Facts], install: Install) -> None:
+def test_binding_twice_prepares_the_same(case: Case, install: Install) -> None:
     install()
     first, layer = bind(case, bias=torch.bfloat16)
     second = bind_layer(layer, case)
@@ -483,24 +465,28 @@ def test_binding_twice_prepares_the_same(case: tuple[str, str, Facts], install: 
 
 
 @every_backend
-def test_consumed_tensors_are_released_unless_they_are_what_the_backend_reads(
-    case: tuple[str, str, Facts], install: Install
-) -> None:
+def test_consumed_tensors_are_released_unless_they_are_what_the_backend_reads(case: Case, install: Install) -> None:
     install()
-    layer = example(case[0], N, K).layer
+    layer = made_for(case)
     weight = weakref.ref(layer.weight)
     expected = bind_layer(layer, case)
     bound = bind_layer(layer, case, consume=True)
-    x = random_x(3, K)
-    if runnable(case):
+    x = random_x(3, case.k)
+    if case.runs_here:
         assert torch.equal(expected(x), bound(x))
     read = {tensor.untyped_storage().data_ptr() for tensor in expected.tensors()}
     if layer.weight is None:
         del expected
-        gc.collect()
         assert weight() is None
     else:
         assert layer.weight.untyped_storage().data_ptr() in read
+
+
+def test_a_consumed_layer_keeps_none_of_its_tensors() -> None:
+    layer = example("int8_ptpc", N, K, bias=torch.float32).layer
+    layer.g_idx, layer.weight_zero_point = torch.zeros(K), torch.zeros(N, 1)
+    qscheme.dispatch(layer, Facts.simulate("cpu"), backend="reference", consume=True)
+    assert (None, None) == (layer.g_idx, layer.weight_zero_point)
 
 
 def test_a_consumed_weight_is_released_where_the_backend_shuffles_it(install: Install) -> None:
@@ -536,23 +522,23 @@ def test_weights_with_padded_rows_and_columns_are_read_in_their_logical_shape() 
 
 
 @every_backend_here
-def test_a_weight_at_an_odd_address_is_read_right(case: tuple[str, str, Facts]) -> None:
-    made = example(case[0], N, K)
-    x = random_x(4, K)
-    expected = bind_layer(made.layer, case)(x)
-    stored = made.layer.weight.flatten().view(torch.uint8)
-    odd = made.layer.weight.element_size()  # bytes; torch itself keeps words of several bytes at whole words
+def test_a_weight_at_an_odd_address_is_read_right(case: Case) -> None:
+    layer = made_for(case)
+    x = random_x(4, case.k)
+    expected = bind_layer(layer, case)(x)
+    stored = layer.weight.flatten().view(torch.uint8)
+    odd = layer.weight.element_size()  # bytes; torch itself keeps words of several bytes at whole words
     flat = torch.zeros(stored.numel() + odd, dtype=torch.uint8)
     flat[odd:] = stored
-    made.layer.weight = flat[odd:].view(made.layer.weight.dtype).view(made.layer.weight.shape)
-    bound = bind_layer(made.layer, case)
+    layer.weight = flat[odd:].view(layer.weight.dtype).view(layer.weight.shape)
+    bound = bind_layer(layer, case)
     assert 0 == bound.tensors()[0].data_ptr() % 16
     assert torch.equal(expected, bound(x))
 
 
 @every_backend_here
-def test_strides_of_axes_of_length_one_do_not_matter(case: tuple[str, str, Facts]) -> None:
-    made = example(case[0], 32, 32)
+def test_strides_of_axes_of_length_one_do_not_matter(case: Case) -> None:
+    made = example(case.scheme, 32, 32)
     x = random_x(1, 32)
     expected = bind_layer(made.layer, case)(x)
     scale = made.layer.weight_scale
@@ -577,14 +563,14 @@ def test_strides_of_axes_of_length_one_do_not_matter(case: tuple[str, str, Facts
     ],
 )
 def test_an_x_that_does_not_fit_is_refused(x: torch.Tensor, message: str) -> None:
-    bound, _ = bind(("int8_ptpc", "torch_int_mm", Facts.simulate("cpu")))
+    bound, _ = bind(Case("int8_ptpc", "torch_int_mm", Facts.simulate("cpu")))
     with pytest.raises(InvalidInput, match=message):
         bound(x)
 
 
 def test_an_x_that_the_quantizer_does_not_take_is_refused(install: Install) -> None:
     paper = install()
-    bound, _ = bind(("int8_ptpc", "aiter_ck", Facts.simulate("gfx942")))
+    bound, _ = bind(Case("int8_ptpc", "aiter_ck", Facts.simulate("gfx942")))
     with pytest.raises(InvalidInput, match=r"needs a dtype of torch.bfloat16, torch.float16, found torch.float32"):
         bound(torch.zeros(3, K))
     assert [] == paper.called
@@ -607,7 +593,7 @@ CODES = torch.zeros(3, K, dtype=torch.float8_e4m3fn)
     ],
 )
 def test_codes_and_scales_that_do_not_fit_are_refused(codes: torch.Tensor, scale: torch.Tensor, message: str) -> None:
-    bound, _ = bind(("fp8_block128", "reference", Facts.simulate("cpu")))
+    bound, _ = bind(Case("fp8_block128", "reference", Facts.simulate("cpu")))
     with pytest.raises(InvalidInput, match=message):
         bound(codes, x_scale=scale)
 
@@ -615,10 +601,10 @@ def test_codes_and_scales_that_do_not_fit_are_refused(codes: torch.Tensor, scale
 def test_scales_of_tokens_and_tensors_may_leave_out_axes_of_length_one() -> None:
     facts = Facts.simulate("cpu")
     codes = torch.randint(-9, 9, (3, K), dtype=torch.int8)
-    bound, _ = bind(("int8_ptpc", "reference", facts))
+    bound, _ = bind(Case("int8_ptpc", "reference", facts))
     scale = torch.tensor([0.5, 0.25, 2.0])
     assert torch.equal(bound(codes, x_scale=scale[:, None]), bound(codes, x_scale=scale))
-    bound, _ = bind(("int8_tensor_static", "reference", facts))
+    bound, _ = bind(Case("int8_tensor_static", "reference", facts))
     for shape in ((), (1,), (1, 1)):
         assert torch.equal(bound(codes, x_scale=torch.ones(1)), bound(codes, x_scale=torch.ones(shape)))
 
@@ -665,24 +651,24 @@ class CountingEnvironment(dict[str, str]):
 
 
 @every_backend_here
-def test_calling_reads_no_environment(case: tuple[str, str, Facts], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calling_reads_no_environment(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     bound, _ = bind(case)
-    x = random_x(3, K)
+    x = random_x(3, case.k)
     bound(x)
     monkeypatch.setattr(os, "environ", CountingEnvironment(os.environ))
     CountingEnvironment.reads = 0
     bound(x)
-    bound(x.view(1, 3, K))
+    bound(x.view(1, 3, case.k))
     assert 0 == CountingEnvironment.reads
 
 
 @every_backend_here
-def test_many_threads_bind_and_call_as_one_does(case: tuple[str, str, Facts]) -> None:
-    made = example(case[0], N, K)
-    x = random_x(6, K)
-    expected = bind_layer(made.layer, case)(x)
+def test_many_threads_bind_and_call_as_one_does(case: Case) -> None:
+    layer = made_for(case)
+    x = random_x(6, case.k)
+    expected = bind_layer(layer, case)(x)
     with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda _: bind_layer(made.layer, case)(x), range(32)))
+        results = list(pool.map(lambda _: bind_layer(layer, case)(x), range(32)))
     assert all(torch.equal(expected, y) for y in results)
 
 
@@ -716,7 +702,7 @@ def test_two_machines_live_side_by_side_in_one_process(install: Install) -> None
 
 
 def test_a_bound_function_names_itself() -> None:
-    bound, made = bind(("int8_ptpc", "reference", Facts.simulate("cpu")))
+    bound, made = bind(Case("int8_ptpc", "reference", Facts.simulate("cpu")))
     expected = "Bound(model.layers.0.mlp.up_proj: int8_ptpc on reference, N = 128, K = 256)"
     assert [expected, made.name, "reference"] == [repr(bound), bound.name, bound.backend]
 

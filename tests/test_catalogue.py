@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import paper_aiter
 import pytest
 import torch
-from float64_catalogue import CODES_TOGETHER, Example, as_float64, columns, example, random_x, relative_error, rows
+from bindable import ALL, Case, named
+from float64_catalogue import CODES_TOGETHER, as_float64, columns, example, random_x, relative_error, rows
 
 import qscheme
 from qscheme import Facts, InvalidInput, InvalidLayer
+from qscheme.formats import packed_columns
 from qscheme.tables import load
 from qscheme.tiles import scale_shape
-from qscheme.types import BATCH_INVARIANT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from qscheme.binding import Bound
 
 CPU = Facts.simulate("cpu")
@@ -27,8 +26,8 @@ ROUNDING = 0.005
 """How far a result may be from the float64 model of the same rules: float32 sums and an output in bf16."""
 
 ROWS = (0, 1, 17)
-SHAPES = ((75, 290), (33, 515), (260, 131), (1, 1))
-N, K = 128, 512  # what every kernel takes
+SHAPES = ((75, 290, None), (33, 515, torch.float32), (260, 131, torch.bfloat16), (1, 1, None))
+"""N, K and the dtype of the bias."""
 
 SCHEMES = load().schemes
 WEIGHT_ONLY = [name for name in SCHEMES if load().scheme(name).activation is None]
@@ -36,41 +35,12 @@ QUANTIZING = [name for name in SCHEMES if name not in WEIGHT_ONLY]
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 
 
-def machines() -> list[Facts]:
-    """One machine of each architecture, where everything is tuned and everything that can be asked for is asked for."""
-    switches = {name: name != BATCH_INVARIANT for name in load().switches}
-    return [Facts.simulate(arch, aiter=paper_aiter.NEWEST, tuned="all", switches=switches) for arch in load().devices]
+every_backend = pytest.mark.parametrize("case", ALL, ids=named)
+every_quantizing_backend = pytest.mark.parametrize(
+    "case", [case for case in ALL if case.scheme in QUANTIZING], ids=named
+)
 
-
-@lru_cache
-def layers(scheme: str) -> list[Example]:
-    """A layer of the scheme with one weight scale, and one of parts if it may have a scale for each."""
-    made = [example(scheme, N, K, bias=torch.bfloat16)]
-    if load().scheme(scheme).weight.granularity == "per_tensor":
-        parts = example(scheme, N, K, bias=torch.bfloat16, logical_widths=[96, 32])
-        parts.layer.weight_scale = torch.tensor([0.5, 2.0])
-        made.append(parts)
-    return made
-
-
-def every_case() -> list[tuple[str, str, Facts, int]]:
-    """Every scheme and backend, a machine that can run it, and which of the scheme's layers it takes there."""
-    found: list[tuple[str, str, Facts, int]] = []
-    known = machines()
-    for scheme in SCHEMES:
-        for backend in load().scheme(scheme).backends:
-            able = (
-                (scheme, backend.name, facts, number)
-                for number, made in enumerate(layers(scheme))
-                for facts in known
-                if qscheme.explain(made.layer, facts, backend=backend.name).chosen
-            )
-            found += [case for case in (next(able, None),) if case is not None]
-    return found
-
-
-EVERY = every_case()
-every_backend = pytest.mark.parametrize("case", EVERY, ids=lambda case: "-".join(case[:2]))
+quantized_once = lru_cache(example)
 
 
 @pytest.fixture
@@ -79,11 +49,19 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> paper_aiter.PaperAiter:
     return paper_aiter.install(monkeypatch)
 
 
-def bind(case: tuple[str, str, Facts, int]) -> Bound:
-    scheme, backend, facts, number = case
-    kept = vars(layers(scheme)[number].layer).items()
-    layer = SimpleNamespace(**{name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in kept})
-    return qscheme.dispatch(layer, facts, backend=backend)
+def made_for(case: Case, seed: int = 0) -> SimpleNamespace:
+    """A layer of the size and output dtype of the case, whose tensors no other test has."""
+    made = quantized_once(case.scheme, case.n, case.k, bias=torch.bfloat16, out_dtype=case.out_dtype, seed=seed)
+    kept = vars(made.layer).items()
+    return SimpleNamespace(**{name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in kept})
+
+
+def bind_layer(layer: SimpleNamespace, case: Case) -> Bound:
+    return qscheme.dispatch(layer, case.facts, backend=case.backend)
+
+
+def bind(case: Case) -> Bound:
+    return bind_layer(made_for(case), case)
 
 
 # --- what is computed ----------------------------------------------------------------------------------------------
@@ -91,14 +69,10 @@ def bind(case: tuple[str, str, Facts, int]) -> Bound:
 
 def test_the_catalogue_has_the_schemes_in_use() -> None:
     assert len(SCHEMES) >= 26
-    assert {(name, backend.name) for name in SCHEMES for backend in load().scheme(name).backends} == {
-        c[:2] for c in EVERY
-    }
 
 
 @every_scheme
-@pytest.mark.parametrize("bias", [None, torch.float32], ids=["plain", "bias"])
-@pytest.mark.parametrize(("n", "k"), SHAPES, ids=str)
+@pytest.mark.parametrize(("n", "k", "bias"), SHAPES, ids=str)
 def test_a_layer_is_near_the_float64_model_of_its_rules(scheme: str, n: int, k: int, bias: torch.dtype | None) -> None:
     n = rows(scheme, n)
     made = example(scheme, n, columns(scheme, k), bias=bias, seed=n)
@@ -177,22 +151,17 @@ def test_an_n_that_the_words_cannot_store_is_refused(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", WEIGHT_ONLY)
 def test_a_weight_only_layer_has_no_activation(scheme: str) -> None:
-    assert qscheme.dispatch(example(scheme, N, K).layer, CPU).activation is None
+    assert qscheme.dispatch(example(scheme, 128, 256).layer, CPU).activation is None
 
 
-@every_backend
-def test_every_quantizing_backend_says_how_it_quantizes(
-    case: tuple[str, str, Facts, int], paper: paper_aiter.PaperAiter
-) -> None:
-    bound = bind(case)
-    operand, said, facts = load().scheme(case[0]).activation, bound.activation, case[2]
-    if operand is None:
-        assert said is None
-        return
+@every_quantizing_backend
+def test_every_quantizing_backend_says_how_it_quantizes(case: Case, paper: paper_aiter.PaperAiter) -> None:
+    operand, said = load().scheme(case.scheme).activation, bind(case).activation
     assert said is not None
+    assert operand is not None
     assert (operand.format, operand.granularity, operand.scale) == (said.format, said.granularity, said.scale)
-    backend = next(known for known in load().scheme(case[0]).backends if known.name == case[1])
-    rules = {facts.rule(kernel) or operand.rule for kernel in backend.quantizers}
+    backend = next(known for known in load().scheme(case.scheme).backends if known.name == case.backend)
+    rules = {case.facts.rule(kernel) or operand.rule for kernel in backend.quantizers}
     assert said.rule in rules
     dtypes = {"int8": {torch.int8}, "fp8_e4m3": {torch.float8_e4m3fn, torch.float8_e4m3fnuz}}.get(
         operand.format, {torch.uint8}
@@ -203,42 +172,35 @@ def test_every_quantizing_backend_says_how_it_quantizes(
     assert sorted(set(ends)) == ends and len(ends) + 1 == len(said.scale_layouts)
 
 
-@every_backend
-def test_every_quantizing_backend_takes_the_codes_that_it_describes(
-    case: tuple[str, str, Facts, int], paper: paper_aiter.PaperAiter
-) -> None:
+TAKE_CODES = [case for case in ALL if case.scheme in QUANTIZING and load().scheme(case.scheme).activation.symmetric]
+
+
+@pytest.mark.parametrize("case", [case for case in TAKE_CODES if case.runs_here], ids=named)
+def test_every_quantizing_backend_takes_the_codes_that_it_describes(case: Case, paper: paper_aiter.PaperAiter) -> None:
     bound = bind(case)
-    operand, said = load().scheme(case[0]).activation, bound.activation
-    if said is None or operand is None or not operand.symmetric or case[1] == "torch_scaled_mm":
-        return
+    said = bound.activation
+    assert said is not None
     scales = {"fp32": torch.float32, "e4m3": torch.float8_e4m3fn}.get(said.scale, torch.uint8)
-    bytes_of_a_row = {"fp4_e2m1": K // 2, "fp6_e2m3": 3 * K // 4, "fp6_e3m2": 3 * K // 4}.get(said.format, K)
     for m in (0, 1, 40):
-        codes = torch.zeros(m, bytes_of_a_row, dtype=said.codes_dtype)
-        scale = torch.ones(scale_shape(m, K, said.granularity)).to(scales)
-        assert (m, N) == bound(codes, x_scale=scale).shape
+        codes = torch.zeros(m, packed_columns(said.format, case.k), dtype=said.codes_dtype)
+        scale = torch.ones(scale_shape(m, case.k, said.granularity)).to(scales)
+        assert (m, case.n) == bound(codes, x_scale=scale).shape
 
 
 # --- new weights in the same place ---------------------------------------------------------------------------------
 
 
-@lru_cache
-def others(scheme: str) -> Example:
-    return example(scheme, N, K, bias=torch.bfloat16, seed=9)
-
-
-def other(scheme: str, number: int) -> SimpleNamespace:
+def other(case: Case) -> SimpleNamespace:
     """A layer of the same shapes with other values everywhere."""
-    made = others(scheme).layer
-    given = {**vars(made), "bias": 2 * made.bias + 1}
-    if number:
-        given |= {"weight_scale": torch.tensor([0.25, 3.0]), "logical_widths": [96, 32]}
+    given = made_for(case, seed=9)
+    given.bias = 2 * given.bias + 1
     for name in ("weight_scale", "input_scale", "weight_global_scale", "input_global_scale"):
-        if given[name] is not None and given[name].dtype == torch.float32:
-            given[name] = given[name] * 2
-        elif given[name] is not None and given[name].dtype == torch.uint8:
-            given[name] = given[name] + 1  # twice as much, in powers of two
-    return SimpleNamespace(**given)
+        value = getattr(given, name)
+        if value is not None and value.dtype == torch.float32:
+            setattr(given, name, value * 2)
+        elif value is not None and value.dtype == torch.uint8:
+            setattr(given, name, value + 1)  # twice as much, in powers of two
+    return given
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -251,13 +213,36 @@ def storage(bound: Bound) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
 
 @every_backend
 def test_refresh_writes_what_binding_would_prepare_into_the_same_storage(
-    case: tuple[str, str, Facts, int], paper: paper_aiter.PaperAiter
+    case: Case, paper: paper_aiter.PaperAiter
 ) -> None:
-    bound = bind(case)
+    refreshed_as_bound(bind(case), other(case), case)
+
+
+def of_parts(layer: SimpleNamespace, case: Case, *scales: float) -> SimpleNamespace:
+    """The layer as if it was fused from two, each with a scale of its own."""
+    layer.logical_widths, layer.weight_scale = [case.n // 4 * 3, case.n // 4], torch.tensor(scales)
+    return layer
+
+
+ONE_SCALE = [case for case in ALL if load().scheme(case.scheme).weight.granularity == "per_tensor"]
+TAKE_PARTS = [case for case in ONE_SCALE if case.takes(of_parts(made_for(case), case, 0.5, 2.0))]
+
+
+def test_a_layer_of_parts_is_refused_where_the_kernel_reads_one_scale() -> None:
+    refusing = {case[:2] for case in ONE_SCALE} - {case[:2] for case in TAKE_PARTS}
+    assert {("fp8_tensor_dynamic", "torch_scaled_mm"), ("fp8_tensor_static", "torch_scaled_mm")} == refusing
+
+
+@pytest.mark.parametrize("case", TAKE_PARTS, ids=named)
+def test_refresh_writes_the_scale_of_each_part(case: Case, paper: paper_aiter.PaperAiter) -> None:
+    bound = bind_layer(of_parts(made_for(case), case, 0.5, 2.0), case)
+    refreshed_as_bound(bound, of_parts(other(case), case, 0.25, 3.0), case)
+
+
+def refreshed_as_bound(bound: Bound, new: SimpleNamespace, case: Case) -> None:
     before, where = [bytes_of(tensor) for tensor in bound.tensors()], storage(bound)
-    new = other(case[0], case[3])
     bound.refresh(new)
-    expected = qscheme.dispatch(new, case[2], backend=case[1]).tensors()
+    expected = bind_layer(new, case).tensors()
     assert where == storage(bound)
     for old, tensor, wanted in zip(before, bound.tensors(), expected, strict=True):
         assert torch.equal(bytes_of(wanted), bytes_of(tensor))
@@ -285,7 +270,8 @@ def missing_columns(layer: SimpleNamespace) -> dict[str, object]:
 
 
 def missing_rows(layer: SimpleNamespace) -> dict[str, object]:
-    return {"weight": layer.weight[: N // 2], "bias": layer.bias[: N // 2], "weight_scale": layer.weight_scale[:1]}
+    half = len(layer.bias) // 2
+    return {"weight": layer.weight[:half], "bias": layer.bias[:half], "weight_scale": layer.weight_scale[:1]}
 
 
 def missing_bias(layer: SimpleNamespace) -> dict[str, object]:
@@ -301,13 +287,11 @@ def another_scale(layer: SimpleNamespace) -> dict[str, object]:
 
 
 @every_backend
-@pytest.mark.parametrize("change", [missing_columns, missing_rows, missing_bias, another_scheme, another_scale])
-def test_refresh_refuses_another_layer_and_writes_nothing(
-    case: tuple[str, str, Facts, int], change: Callable[[Any], dict[str, object]], paper: paper_aiter.PaperAiter
-) -> None:
+def test_refresh_refuses_another_layer_and_writes_nothing(case: Case, paper: paper_aiter.PaperAiter) -> None:
     bound = bind(case)
     before = [bytes_of(tensor) for tensor in bound.tensors()]
-    new = other(case[0], case[3])
-    with pytest.raises(InvalidLayer):
-        bound.refresh(SimpleNamespace(**{**vars(new), **change(new)}))
-    assert all(torch.equal(old, bytes_of(now)) for old, now in zip(before, bound.tensors(), strict=True))
+    for change in (missing_columns, missing_rows, missing_bias, another_scheme, another_scale):
+        new = other(case)
+        with pytest.raises(InvalidLayer):
+            bound.refresh(SimpleNamespace(**{**vars(new), **change(new)}))
+        assert all(torch.equal(old, bytes_of(now)) for old, now in zip(before, bound.tensors(), strict=True)), change

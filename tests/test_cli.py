@@ -67,10 +67,10 @@ EXPLAIN = ("explain", "mxfp4", "-n", "7168", "-k", "2048", "--arch", "gfx950")
 def test_generate_reads_schemes_and_writes_generated(qscheme, work: Path) -> None:
     done = qscheme("generate")
 
-    assert (0, "14 files in generated: 14 written or deleted\n", "") == done
+    assert (0, "15 files in generated: 15 written or deleted\n", "") == done
     assert (work / "generated" / "qscheme_generated" / "four_bits.py").read_text().startswith(f"# {MARK}")
-    assert (0, "14 files in generated: all up to date\n", "") == qscheme("generate")
-    assert (0, "14 files in generated: all up to date\n", "") == qscheme("generate", "--check")
+    assert (0, "15 files in generated: all up to date\n", "") == qscheme("generate")
+    assert (0, "15 files in generated: all up to date\n", "") == qscheme("generate", "--check")
 
 
 def test_generate_takes_folders_and_a_package(qscheme, work: Path) -> None:
@@ -305,11 +305,17 @@ def explained(qscheme, *arguments: str) -> tuple[str | None, dict[str, list[str]
 
 
 def test_with_an_architecture_tables_are_untuned_and_switches_at_their_defaults(qscheme) -> None:
-    assert ("aiter_triton", {"aiter_asm": ["tuned", "tuned"]}) == explained(qscheme)
+    chosen, refused = explained(qscheme)
+
+    assert "aiter_triton" == chosen
+    assert ["tuned", "tuned"] == refused["aiter_asm"]
+    assert ["tuned", "tuned", "switch"] == refused["aiter_asm_even"]
+    assert ["hardware"] == refused["aiter_f4gemm"]
 
 
 def test_tuned_all_takes_every_shape_as_tuned(qscheme) -> None:
-    assert ("aiter_asm", {}) == explained(qscheme, "--tuned", "all")
+    refused = {"aiter_f4gemm": ["hardware"], "aiter_asm_even": ["switch"]}
+    assert ("aiter_asm", refused) == explained(qscheme, "--tuned", "all")
 
 
 def test_tuned_shapes_may_stand_in_a_file(qscheme, tmp_path: Path) -> None:
@@ -317,7 +323,7 @@ def test_tuned_shapes_may_stand_in_a_file(qscheme, tmp_path: Path) -> None:
     rows = [("a4w4_blockscale", 1024), ("a4w4_blockscale", 8192), ("triton_afp4wfp4_preshuffled", 128)]
     table.write_text("table,arch,cu_num,M,N,K\n" + "".join(f"{name},gfx950,,{m},7168,2048\n" for name, m in rows))
 
-    assert ("aiter_asm", {}) == explained(qscheme, "--tuned", str(table))
+    assert "aiter_asm" == explained(qscheme, "--tuned", str(table))[0]
     table.write_text("table,arch,cu_num,M,N,K\na4w4_blockscal,gfx950,,1024,7168,2048\n")
     done = qscheme(*EXPLAIN, "--tuned", table)
     assert 2 == done.code
@@ -328,7 +334,7 @@ def test_tuned_shapes_may_stand_in_a_file(qscheme, tmp_path: Path) -> None:
 def test_a_switch_is_given_by_name(off: str, qscheme) -> None:
     chosen, refused = explained(qscheme, "--switch", f"aiter={off}")
 
-    assert "reference" == chosen
+    assert "torch_scaled_mm_mxfp4_plain_scales" == chosen
     assert ["switch"] == refused["aiter_triton"]
     assert "aiter_triton" == explained(qscheme, "--switch", "aiter=on")[0]
 
@@ -398,24 +404,24 @@ def test_explain_names_the_rows_that_a_decision_rests_on(qscheme) -> None:
 def test_the_doctor_shows_the_toolchain_and_where_it_was_found(qscheme) -> None:
     lines = qscheme("doctor", "--device", "cpu").out.splitlines()
     found = {line.split("  ")[0]: line.split()[-1] for line in lines if line.startswith("toolchain")}
-    assert ["toolchain cuda", "toolchain rocm", "toolchain triton"] == sorted(found)
+    assert ["toolchain cuda", "toolchain rocm"] == sorted(found)
     assert ("torch.version.cuda", "torch.version.hip") == (found["toolchain cuda"], found["toolchain rocm"])
 
 
 def test_a_library_may_be_absent_or_too_old(qscheme) -> None:
-    assert ("reference", {"aiter_asm": ["library", "tuned", "tuned"], "aiter_triton": ["library"]}) == explained(
-        qscheme, "--aiter", "none"
-    )
+    chosen, refused = explained(qscheme, "--aiter", "none")
+    assert "torch_scaled_mm_mxfp4_plain_scales" == chosen
+    assert (["library", "tuned", "tuned"], ["library"]) == (refused["aiter_asm"], refused["aiter_triton"])
     chosen, refused = explained(qscheme, "--aiter", "0.1.1")
-    assert "reference" == chosen
+    assert "torch_scaled_mm_mxfp4_plain_scales" == chosen
     assert "symbol" in refused["aiter_triton"]
 
 
 def test_a_backend_may_be_forced_or_disabled(qscheme) -> None:
     assert "reference" == explained(qscheme, "--backend", "reference")[0]
-    assert ("reference", {"aiter_asm": ["tuned", "tuned"], "aiter_triton": ["disabled"]}) == explained(
-        qscheme, "--disable", "aiter_triton"
-    )
+    chosen, refused = explained(qscheme, "--disable", "aiter_triton")
+    assert "torch_scaled_mm_mxfp4_plain_scales" == chosen
+    assert (["tuned", "tuned"], ["disabled"]) == (refused["aiter_asm"], refused["aiter_triton"])
 
 
 def test_a_forced_backend_that_cannot_run_is_a_no(qscheme) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import bindable
 import paper_aiter
 import pytest
 import torch
@@ -45,6 +46,11 @@ def cases() -> list[Case]:
 
 EVERY = cases()
 OPAQUE = [case for case in EVERY if case[1].startswith("aiter")]
+LARGER = [
+    case
+    for case in bindable.ALL
+    if case.scheme in KINDS and case.backend.startswith("aiter") and case[:2] not in {known[:2] for known in OPAQUE}
+]
 SOME = [
     case
     for case in EVERY
@@ -175,11 +181,22 @@ def checks(arguments: tuple[Any, ...]) -> tuple[str, ...]:
 @pytest.mark.parametrize("case", OPAQUE, ids=named)
 def test_the_fakes_of_custom_ops_agree_with_what_the_kernels_return(case: Case, install: Install) -> None:
     install()
-    bound = bind(case, bias=torch.bfloat16)
+    check_fakes(bind(case, bias=torch.bfloat16))
+
+
+@pytest.mark.parametrize("case", LARGER, ids=bindable.named)
+def test_the_fakes_of_kernels_that_take_larger_layers_alone_agree_too(case: bindable.Case, install: Install) -> None:
+    install()
+    layer = example(case.scheme, case.n, case.k, bias=torch.bfloat16, out_dtype=case.out_dtype).layer
+    check_fakes(qscheme.dispatch(layer, replace(case.facts), backend=case.backend))
+
+
+def check_fakes(bound: Bound) -> None:
     for rows in (3, 40, 80):
         with Recorder() as recorder:
-            bound._compiled(random_x(rows, K))
-            bound._compiled_quantized(*codes_for(bound, rows))
+            bound._compiled(random_x(rows, bound.k))
+            if bound.activation is not None:
+                bound._compiled_quantized(*codes_for(bound, rows))
         assert recorder.seen
         for op, arguments, keywords in recorder.seen:
             torch.library.opcheck(op, arguments, keywords, test_utils=checks(arguments))

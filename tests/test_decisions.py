@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 import sys
 from itertools import product
@@ -17,6 +18,9 @@ from qscheme.compiler.space import Side, Space
 from qscheme.tables import load, shipped_schemes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from qscheme.compiler.axes import Kind
     from qscheme.compiler.cubes import Cube
 
 
@@ -39,6 +43,62 @@ def test_every_feature_decides_as_its_generated_code_does(tmp_path: Path, monkey
         for name in [name for name in sys.modules if name.startswith("tables_of_every_feature")]:
             del sys.modules[name]
     assert {("four_bits", "fast"), ("one_scale", None)} <= set(seen)
+
+
+def test_whatever_the_generated_code_asks_has_an_axis() -> None:
+    catalogue, asked = catalogue_of(shipped_schemes()), dict.fromkeys(AXES, 0)
+    side = Side.of(catalogue)
+    for scheme in catalogue.schemes:
+        places = Space.of((side, scheme)).places
+        for fact, words in facts_asked(scheme.name):
+            kind, name = AXES[fact]
+            if fact == "facts.untuned":
+                assert any(of == kind and axis.startswith(f"{words[0].lower()} ") for of, axis in places), words
+            elif fact == "facts.lacks":
+                used = [kernel for backend in scheme.backends for kernel in backend.kernels]
+                packages = {kernel.package for kernel in used if kernel.name.upper() in words} - {"qscheme"}
+                assert packages <= {axis for of, axis in places if of == kind}
+            else:
+                assert (kind, name or words[0]) in places, (scheme.name, fact, words)
+            asked[fact] += 1
+    unasked = {fact for fact, times in asked.items() if not times}
+    assert unasked <= {"layer.whole_n", "layer.whole_k", "facts.device.mx"}
+
+
+AXES: dict[str, tuple[Kind, str]] = {
+    "facts.arch": ("arch", "arch"),
+    "facts.device.vendor": ("arch", "arch"),
+    "facts.device.mx": ("arch", "arch"),
+    "facts.device.int8": ("arch", "arch"),
+    "facts.older": ("library", ""),
+    "facts.within": ("library", ""),
+    "facts.outside": ("library", ""),
+    "facts.lacks": ("library", ""),
+    "layer.n": ("size", "n"),
+    "layer.k": ("size", "k"),
+    "layer.whole_n": ("size", "full_n"),
+    "layer.whole_k": ("size", "full_k"),
+    "layer.out_dtype": ("output", "output"),
+    "layer.fused": ("fused", "fused"),
+    "facts.untuned": ("tuned", ""),
+    "facts.on": ("switch", ""),
+    "facts.batch_invariant": ("switch", "batch_invariant"),
+}
+"""What generated conditions may ask, and the kind and name of the axis that stands for it; no name: the first word."""
+
+
+def facts_asked(scheme: str) -> Iterator[tuple[str, list[str]]]:
+    """Everything that the conditions of a scheme's generated module ask, with the words in its brackets."""
+    source = (Path(__file__).parent.parent / "generated" / "qscheme_generated" / f"{scheme}.py").read_text()
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    for statement in (part for f in functions if f.name.startswith("why_not_") for part in f.body):
+        test = statement.test if isinstance(statement, ast.If) else statement
+        called = {id(node.func): node for node in ast.walk(test) if isinstance(node, ast.Call)}
+        inner = {id(node.value) for node in ast.walk(test) if isinstance(node, ast.Attribute)}
+        for node in ast.walk(test):
+            if isinstance(node, ast.Attribute) and id(node) not in inner and not ast.unparse(node).endswith(".append"):
+                arguments = called[id(node)].args if id(node) in called else []
+                yield ast.unparse(node), [ast.unparse(argument).strip("'") for argument in arguments]
 
 
 @pytest.mark.parametrize("folder", [shipped_schemes(), EVERY_FEATURE], ids=["shipped", "every_feature"])

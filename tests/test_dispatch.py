@@ -172,7 +172,8 @@ def test_a_fallback_is_logged_once_with_the_reasons_against_the_better_ones(log:
     assert ("qscheme", logging.WARNING) == (record.name, record.levelno)
     expected = "a fallback is used, first for layer model.layers.0.mlp.up_proj: scheme mxfp4: runs on reference"
     lines = record.getMessage().splitlines()
-    assert [expected, "  aiter_triton: needs gfx950 or gfx1250, found cpu"] == [lines[0], lines[4]]
+    assert expected == lines[0]
+    assert "  aiter_triton: needs gfx950 or gfx1250, found cpu" in lines
 
 
 def test_a_fallback_with_other_reasons_is_logged_too(log: pytest.LogCaptureFixture) -> None:

@@ -33,9 +33,9 @@ def mistakes(folder: Path, *rows: str, name: str = CSV) -> list[str]:
 
 
 LEGAL = [
-    row(), row(k=512), row(k=1000), row(k=1024, split=1), row(k="1024.0", m=32), row(k=1536, split="1.0"), row(dtype="torch.int8"),
+    row(), row(k=512), row(k=1000), row(k=1024, split=1), row(k="1024.0", m=32), row(k=1536, split="1.0"),
     row(k=256, kernel="a8w8_bpreshuffle_cktile_0x0x8x4x1x0x0x0x0x1_32x64x256_1x4x1_16x16x64_default"),
-    row(k=5120, kernel="_ZN5aiter41I8gemm_bf16_perTokenI8_BpreShuffle_64x128E", split=6),
+    row(k=5120, kernel="_ZN5aiter41I8gemm_bf16_perTokenI8_BpreShuffle_64x128E", split=6, dtype="torch.int8"),
     row(k=64, kernel="flydsl_bpreshuflle_16x64x512_F8_F8_B16_0x3x0x1_default"),
 ]  # fmt: skip
 ILLEGAL = [
@@ -44,6 +44,7 @@ ILLEGAL = [
     (row(k=1028, split=3), "a split into 8 does not divide K = 1028"),
     (row(k=1024, split=2), "a split into 4 leaves slices without a tile: K = 1024 has 2 of 512"),
     (row(kernel="a8w8_rowwise_256x16x64x512_16x16_v3"), "kernelName 'a8w8_rowwise_256x16x64x512_16x16_v3' is no kernel of a8w8_bpreshuffle"),
+    (row(dtype="torch.int8"), f"kernelName {TILE.format(512)!r} is no kernel of a8w8_bpreshuffle_int8"),
     (row(kernel=""), "kernelName '' is no kernel of a8w8_bpreshuffle"),
     (row(split=-1), "splitK needs a whole number, found '-1'"),
     (row(m="x"), "M needs a positive whole number, found 'x'"),
@@ -71,7 +72,7 @@ def test_a_shape_that_stands_twice_is_told_with_both_rows(tmp_path: Path) -> Non
         assert re.fullmatch(
             rf"{CSV}:4: a second row for this shape; the first, at {first}, takes a8w8.* with splitK 0", found
         )
-    assert [] == mistakes(tmp_path, row(), row(m=32), row(dtype="torch.int8"), row(k=2048))
+    assert [] == mistakes(tmp_path, row(), row(m=32), row(dtype="torch.float8_e4m3fnuz"), row(k=2048))
 
 
 def test_two_files_of_a_table_may_repeat_each_other_and_may_not_disagree(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_a_folder_is_that_of_a_package_and_every_table_in_it_is_read(tmp_path: P
     (tmp_path / "configs" / CSV).write_text(f"{HEADER}\n{row(k=256)}\n")
     (tmp_path / "configs" / "model_configs" / "a8w8_tuned_gemm_m.csv").write_text(f"{HEADER}\n{row()}\n")
     files = files_of(tmp_path, TABLES)
-    assert ["a8w8_bpreshuffle", "a8w8"] == [table.name for _, table in files]
+    assert ["a8w8_bpreshuffle", "a8w8_bpreshuffle_int8", "a8w8"] == [table.name for _, table in files]
     assert ["a8w8_bpreshuffle", "a8w8"] == [one.table for one in illegal_rows(files)[1]]
 
 

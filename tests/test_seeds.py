@@ -7,13 +7,13 @@ from collections.abc import Callable
 import paper_aiter
 import pytest
 import torch
+from bindable import ALL
 from float64_layers import INPUT_SCALE, SEEDS, example, random_x
 from paper_aiter import PaperAiter
 
 import qscheme
 from qscheme import Facts, InvalidLayer
 from qscheme.layouts import unswizzle_e8m0_32x8
-from qscheme.tables import load
 
 N, K = 128, 256
 
@@ -31,21 +31,14 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 @pytest.mark.parametrize("switch", ["aiter", "aiter_linear"])
 def test_one_condition_holds_for_every_backend_of_aiter(switch: str) -> None:
-    for scheme in load().schemes:
-        layer = example(scheme, N, K).layer
-        of_aiter = [one for one in load().scheme(scheme).backends if one.name.startswith("aiter")]
-        assert of_aiter or scheme not in SEEDS
-        for backend in of_aiter:
-            needs = [
-                reason.needs
-                for arch in load().devices
-                for refusal in qscheme.explain(
-                    layer, Facts.simulate(arch, tuned="all", switches={switch: False}), backend=backend.name
-                ).refused
-                if refusal.backend == backend.name
-                for reason in refusal.reasons
-            ]
-            assert any(need.startswith(f"switch {switch} on (") for need in needs), (scheme, backend.name)
+    of_aiter = [case for case in ALL if case.backend.startswith("aiter")]
+    assert set(SEEDS) <= {case.scheme for case in of_aiter}
+    arches = {case.facts.arch for case in of_aiter}
+    off = {arch: Facts.simulate(arch, tuned="all", switches={switch: False}) for arch in arches}
+    for case in of_aiter:
+        refused = case._replace(facts=off[case.facts.arch]).decision.refused
+        needs = [reason.needs for refusal in refused if refusal.backend == case.backend for reason in refusal.reasons]
+        assert any(need.startswith(f"switch {switch} on (") for need in needs), case[:2]
 
 
 def test_the_rdna4_chip_without_configurations_gets_no_kernel_of_aiter() -> None:

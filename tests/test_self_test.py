@@ -73,3 +73,9 @@ def test_a_kernel_that_gives_no_number_is_refused(monkeypatch: pytest.MonkeyPatc
 def test_the_reference_is_compared_with_even_where_it_is_disabled() -> None:
     layer = example("int8_ptpc", 96, 256).layer
     assert "torch_int_mm" == qscheme.dispatch(layer, cpu(), disabled=["reference"], self_test=True).backend
+
+
+def test_batch_invariant_mode_does_not_take_the_oracle_away() -> None:
+    facts = qscheme.Facts.simulate("cpu", switches={"batch_invariant": True})
+    layer = qscheme.quantize(torch.nn.Linear(64, 48, dtype=torch.bfloat16), "int8_ptpc")
+    assert "torch_int_mm" == qscheme.dispatch(layer, facts, self_test=True).backend

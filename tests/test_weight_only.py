@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from itertools import product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from emulation.run_in_process import in_process
-from float64_catalogue import columns, example, random_x, relative_error, rows
+from float64_catalogue import E2M1, E4M3, as_float64, columns, example, random_x, relative_error, rows, tile, words_of
 
 import qscheme
 from qscheme import Facts, numerics
-from qscheme.tables import load
+from qscheme.tables import load, shipped_schemes
+from qscheme.types import Operand, Rule
 
 if TYPE_CHECKING:
-    from types import SimpleNamespace
+    from collections.abc import Iterator
 
 BACKEND = "triton_weight_only"
 SCHEMES = [name for name in load().schemes if BACKEND in [backend.name for backend in load().scheme(name).backends]]
 
 
-def gemm_of(scheme: str) -> str:
-    """The kernel that runs a scheme for any M, whichever words its checkpoints are stored in."""
-    return next(backend for backend in load().scheme(scheme).backends if backend.name == BACKEND).calls[-1].gemm
+def told(scheme: str) -> tuple[object, ...]:
+    """What the kernel is told of the weight, whichever words its checkpoints are stored in."""
+    weight = load().scheme(scheme).weight
+    return weight.format, weight.granularity, weight.scale, weight.global_scale, weight.symmetric
 
 
-FIRST = list({gemm_of(scheme): scheme for scheme in reversed(SCHEMES)}.values())
-"""One scheme for each kernel; the others differ from it in how their weight is stored."""
+FIRST = list({told(scheme): scheme for scheme in reversed(SCHEMES)}.values())
+"""One scheme for each weight that the kernel is told of; the others differ from it in how their weight is stored."""
 
 CASES = (
     (75, 290, 3, "bf16", "bf16"),
@@ -39,6 +45,7 @@ CASES = (
 """N, K, M, the dtype of x and that of y."""
 
 ROUNDING = {"bf16": 0.005, "fp16": 0.0005, "fp32": 1e-6}
+ENTRY = "triton.weight_only"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -46,10 +53,14 @@ def machine(invariant: bool = False) -> Facts:
     return Facts.simulate("sm_90", switches={"batch_invariant": invariant})
 
 
+def cases_of(scheme: str) -> tuple[tuple[int, int, int, str, str], ...]:
+    return CASES if scheme in FIRST else CASES[:2]
+
+
 def errors(scheme: str) -> dict[str, float]:
     """The error of each case over what is allowed; the bias has a dtype of its own."""
     found: dict[str, float] = {}
-    for n, k, m, given, word in CASES if scheme in FIRST else CASES[:2]:
+    for n, k, m, given, word in cases_of(scheme):
         made = example(scheme, rows(scheme, n), columns(scheme, k), bias=torch.float16, out_dtype=DTYPES[word], seed=m)
         bound = qscheme.dispatch(made.layer, machine(), backend=BACKEND)
         x = random_x(m, bound.k, dtype=DTYPES[given], seed=m)
@@ -78,6 +89,18 @@ def invariant(scheme: str) -> list[int]:
     y = bound(x)
     assert relative_error(y, made.of(x)) < ROUNDING["bf16"]
     return [m for m in (1, 17, 64) if not torch.equal(bound(x[:m]), y[:m])]
+
+
+def refreshed(scheme: str) -> dict[str, Any]:
+    """The error under new weights, which are in the storage of the old ones."""
+    old, new = (example(scheme, 40, 264, bias=torch.bfloat16, seed=seed) for seed in (1, 2))
+    kept = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in vars(old.layer).items()}
+    bound = qscheme.dispatch(SimpleNamespace(**kept), machine(), backend=BACKEND)
+    x, where = random_x(5, 264), [tensor.data_ptr() for tensor in bound.tensors()]
+    before = relative_error(bound(x), old.of(x))
+    bound.refresh(new.layer)
+    same = where == [tensor.data_ptr() for tensor in bound.tensors()]
+    return {"errors": [before, relative_error(bound(x), new.of(x))], "same": same}
 
 
 def every_code(scheme: str) -> dict[str, bool]:
@@ -117,12 +140,80 @@ def compiled(scheme: str) -> float:
     return relative_error(torch.compile(lambda x: bound(x), fullgraph=True, backend="aot_eager")(x), made.of(x))
 
 
+def random_weight(weight: Operand, n: int, k: int, draw: Any) -> tuple[torch.Tensor, Any]:
+    """Codes as the kernel reads them, and what they stand for before zero points and scales."""
+    if weight.format in ("int8", "int4"):
+        low = {"int8": -128, "int4": -8}[weight.format]
+        codes = draw.integers(low, -low, (n, k))
+        if weight.format == "int4":
+            return words_of(codes, weight, "int32_columns"), codes.astype(np.float64)
+        return torch.from_numpy(codes.astype(np.int8)), codes.astype(np.float64)
+    table = {"fp4_e2m1": E2M1, "fp8_e4m3": E4M3}[weight.format]
+    codes, sign = draw.integers(0, len(table), (n, k)), draw.integers(0, 2, (n, k))
+    stored = (codes | sign * {"fp4_e2m1": 8, "fp8_e4m3": 128}[weight.format]).astype(np.uint8)
+    if weight.format == "fp4_e2m1":
+        return torch.from_numpy(stored[:, ::2] | stored[:, 1::2] << 4), table[codes] * (1 - 2 * sign)
+    return torch.from_numpy(stored).view(torch.float8_e4m3fn), table[codes] * (1 - 2 * sign)
+
+
+def random_scale(weight: Operand, shape: tuple[int, ...], draw: Any) -> tuple[torch.Tensor, Any]:
+    """Scales as they are stored, and their values."""
+    if weight.scale == "fp32":
+        scale = draw.uniform(0.5, 2, shape).astype(np.float32)
+        return torch.from_numpy(scale), scale.astype(np.float64)
+    codes = draw.integers(*((120, 135) if weight.scale == "e8m0" else (1, len(E4M3))), shape)
+    stored = torch.from_numpy(codes.astype(np.uint8))
+    if weight.scale == "e8m0":
+        return stored, 2.0 ** (codes - 127.0)
+    return stored.view(torch.float8_e4m3fn), E4M3[codes]
+
+
+def weights() -> Iterator[tuple[str, Operand]]:
+    """Every weight that the kernel's entry takes, with dtypes of x and uses of a global scale in turn."""
+    entry = yaml.safe_load((shipped_schemes() / "kernels" / "triton.yaml").read_text())["kernels"]["weight_only"]
+    scales = entry["operands"]["weight_scale"]
+    words = product(entry["formats"], scales["granularity"], scales["formats"])
+    for index, (element, granularity, scale) in enumerate(words):
+        dtype, outer = [*DTYPES][(index + index // 3) % 3], (None, "divide", "multiply")[index // 9 % 3]
+        for symmetric in (True, False) if element in ("int8", "int4") else (True,):
+            yield dtype, Operand(element, granularity, scale, Rule("amax_div", 1.0), "static", symmetric, outer)
+
+
+def errors_of_weights() -> dict[str, float]:
+    """The error of a product with each weight, over what is allowed."""
+    from qscheme.kernels.weight_only import weight_only
+
+    found: dict[str, float] = {}
+    n, k, m = 40, 136, 3
+    for index, (dtype, weight) in enumerate(weights()):
+        draw = np.random.default_rng(index)
+        stored, values = random_weight(weight, n, k, draw)
+        high, wide = tile(weight.granularity, n, k)
+        grid = (-(-n // high), -(-k // wide))
+        scale, factors = random_scale(weight, grid, draw)
+        zero = np.zeros(grid, np.int8) if weight.symmetric else draw.integers(-8, 8, grid).astype(np.int8)
+        spread, shift = (np.kron(part, np.ones((high, wide)))[:n, :k] for part in (factors, zero))
+        outer = {None: 1.0, "divide": 1 / 0.75, "multiply": 0.75}[weight.global_scale]
+        x = random_x(m, k, dtype=DTYPES[dtype], seed=index)
+        y = weight_only(
+            x, stored, scale, None, torch.float32, weight.format, weight.granularity, weight.scale, bool(index % 2),
+            weight_global_scale=torch.tensor([0.75]) if weight.global_scale else None,
+            weight_global_scale_applies=weight.global_scale,
+            weight_zero_point=None if weight.symmetric else torch.from_numpy(zero),
+        )  # fmt: skip
+        expected = as_float64(x) @ ((values - shift) * spread * outer).T
+        words = (dtype, weight.format, weight.granularity, weight.scale, weight.global_scale, weight.symmetric)
+        found[" ".join(map(str, words))] = relative_error(y, expected) / ROUNDING["fp32"]
+    return found
+
+
 def everything() -> dict[str, dict[str, Any]]:
-    steps = (errors, in_parts, invariant, every_code, compiled)
-    return {
+    steps = (errors, in_parts, invariant, refreshed, every_code, compiled)
+    of_schemes = {
         scheme: {step.__name__: step(scheme) for step in (steps if scheme in FIRST else steps[:1])}
         for scheme in SCHEMES
     }
+    return {**of_schemes, ENTRY: errors_of_weights()}
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +223,7 @@ def outcomes() -> dict[str, dict[str, Any]]:
 
 
 every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
-every_kernel = pytest.mark.parametrize("scheme", FIRST)
+every_weight = pytest.mark.parametrize("scheme", FIRST)
 
 
 def test_every_weight_only_scheme_of_eight_and_four_bits_has_the_backend() -> None:
@@ -145,7 +236,7 @@ def test_a_layer_is_near_float64(outcomes: dict[str, dict[str, Any]], scheme: st
     assert {} == {case: error for case, error in outcomes[scheme]["errors"].items() if not error <= 1}
 
 
-@every_kernel
+@every_weight
 def test_a_long_k_is_added_up_from_parts_with_the_same_bits_every_time(
     outcomes: dict[str, dict[str, Any]], scheme: str
 ) -> None:
@@ -155,18 +246,32 @@ def test_a_long_k_is_added_up_from_parts_with_the_same_bits_every_time(
     assert ["multiply", "add_up"] == found["launched"][-2:]
 
 
-@every_kernel
+@every_weight
 def test_a_row_has_the_same_bits_among_any_number_in_batch_invariant_mode(
     outcomes: dict[str, dict[str, Any]], scheme: str
 ) -> None:
     assert [] == outcomes[scheme]["invariant"]
 
 
-@every_kernel
+@every_weight
+def test_new_weights_are_read_from_the_storage_of_the_old_ones(
+    outcomes: dict[str, dict[str, Any]], scheme: str
+) -> None:
+    found = outcomes[scheme]["refreshed"]
+    assert ROUNDING["bf16"] >= max(found["errors"])
+    assert found["same"]
+
+
+@every_weight
 def test_every_code_is_decoded_exactly(outcomes: dict[str, dict[str, Any]], scheme: str) -> None:
     assert dict.fromkeys(DTYPES, True) == outcomes[scheme]["every_code"]
 
 
-@every_kernel
+@every_weight
 def test_the_kernel_is_one_step_of_a_compiled_graph(outcomes: dict[str, dict[str, Any]], scheme: str) -> None:
     assert ROUNDING["bf16"] >= outcomes[scheme]["compiled"]
+
+
+def test_every_weight_that_the_entry_takes_is_near_float64(outcomes: dict[str, dict[str, Any]]) -> None:
+    assert 144 == len(outcomes[ENTRY])
+    assert {} == {weight: error for weight, error in outcomes[ENTRY].items() if not error <= 1}

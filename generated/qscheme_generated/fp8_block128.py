@@ -147,6 +147,8 @@ def why_not_aiter_triton_tuned(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.arch == "gfx950" and facts.older("aiter", "v0.1.18") and layer.k % 512 != 0:
+        reasons.append(Reason("layer", "K a multiple of 512 on gfx950 with aiter before v0.1.18", layer.found_k(512)))
     if (untuned := facts.untuned(TRITON_A8W8_BLOCKSCALE, layer.n, layer.k, (128,))) is not None:
         reasons.append(Reason("tuned", "N and K tuned in triton_a8w8_blockscale for M = 128", untuned))
     if not facts.on("aiter"):
@@ -368,6 +370,8 @@ def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
     if facts.arch not in ("gfx942", "gfx950"):
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
     reasons += facts.lacks(PER_GROUP_QUANT_HIP, GEMM_A8W8_BLOCKSCALE_CK)
+    if layer.n % 8 != 0:
+        reasons.append(Reason("layer", "N a multiple of 8", layer.found_n(8)))
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -437,6 +441,8 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.arch == "gfx950" and facts.older("aiter", "v0.1.18") and layer.k % 512 != 0:
+        reasons.append(Reason("layer", "K a multiple of 512 on gfx950 with aiter before v0.1.18", layer.found_k(512)))
     if not facts.on("aiter"):
         reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
     if not facts.on("aiter_linear"):
@@ -511,11 +517,15 @@ def why_not_aiter_triton_rdna4(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx1201", facts.arch))
     if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
         reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
+    if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
+        reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
     reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.arch == "gfx1201" and layer.k % 1024 != 0:
+        reasons.append(Reason("layer", "K a multiple of 1024 on gfx1201", layer.found_k(1024)))
     if not facts.on("aiter"):
         reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
     if not facts.on("aiter_linear"):
@@ -578,6 +588,126 @@ def bind_aiter_triton_rdna4(
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
         y = triton_gemm_a8w8_blockscale(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_aiter_triton_one_split(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_triton_one_split` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx950":
+        reasons.append(Reason("hardware", "gfx950", facts.arch))
+    reasons += facts.lacks(PER_GROUP_QUANT_HIP, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT)
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    return reasons
+
+
+def prepare_aiter_triton_one_split(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_triton_one_split` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_triton_one_split",
+        weight=row_major(weight),
+        weight_scale=row_major(e8m0_to_fp32(weight_scale)),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_triton_one_split(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    per_group_quant_hip: PerGroupQuantHip,
+    triton_gemm_a8w8_blockscale_one_split: TritonGemmA8w8BlockscaleOneSplit,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_triton_one_split` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = per_group_quant_hip(x, quant_dtype=fp8, transpose_scale=False, group_size=128)
+        y = triton_gemm_a8w8_blockscale_one_split(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        y = triton_gemm_a8w8_blockscale_one_split(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_aiter_triton_rdna4_one_split(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_triton_rdna4_one_split` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch != "gfx1201":
+        reasons.append(Reason("hardware", "gfx1201", facts.arch))
+    if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
+        reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
+    reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT)
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    return reasons
+
+
+def prepare_aiter_triton_rdna4_one_split(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_triton_rdna4_one_split` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_triton_rdna4_one_split",
+        weight=row_major(weight),
+        weight_scale=row_major(e8m0_to_fp32(weight_scale)),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_triton_rdna4_one_split(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    quantize: Quantize,
+    triton_gemm_a8w8_blockscale_one_split: TritonGemmA8w8BlockscaleOneSplit,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_triton_rdna4_one_split` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = quantize(x, ACTIVATION, fp8=fp8)
+        y = triton_gemm_a8w8_blockscale_one_split(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        y = triton_gemm_a8w8_blockscale_one_split(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
         return y if bias is None else y + bias
 
     return apply, apply_quantized
@@ -874,6 +1004,39 @@ SCHEME: Final = Scheme(
                     batch_invariant=True,
                 ),
                 Call(when="always", quantize="reference.quantize", gemm="aiter.triton_gemm_a8w8_blockscale"),
+            ),
+        ),
+        Backend(
+            name="aiter_triton_one_split",
+            why_not=why_not_aiter_triton_one_split,
+            prepare=prepare_aiter_triton_one_split,
+            bind=bind_aiter_triton_one_split,
+            kernels=(
+                PER_GROUP_QUANT_HIP,
+                TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT,
+            ),
+            quantizers=(PER_GROUP_QUANT_HIP,),
+            calls=(
+                Call(
+                    when="always",
+                    quantize="aiter.per_group_quant_hip",
+                    gemm="aiter.triton_gemm_a8w8_blockscale_one_split",
+                ),
+            ),
+            inputs=("bf16", "fp16"),
+        ),
+        Backend(
+            name="aiter_triton_rdna4_one_split",
+            why_not=why_not_aiter_triton_rdna4_one_split,
+            prepare=prepare_aiter_triton_rdna4_one_split,
+            bind=bind_aiter_triton_rdna4_one_split,
+            kernels=(
+                QUANTIZE,
+                TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(
+                Call(when="always", quantize="reference.quantize", gemm="aiter.triton_gemm_a8w8_blockscale_one_split"),
             ),
         ),
         Backend(

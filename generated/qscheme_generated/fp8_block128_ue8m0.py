@@ -20,7 +20,12 @@ from qscheme.layouts import (
 )
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
-from .kernels_aiter import GEMM_A8W8_BLOCKSCALE_CK, PER_GROUP_QUANT_HIP_E8M0, TRITON_GEMM_A8W8_BLOCKSCALE
+from .kernels_aiter import (
+    GEMM_A8W8_BLOCKSCALE_CK,
+    PER_GROUP_QUANT_HIP_E8M0,
+    TRITON_GEMM_A8W8_BLOCKSCALE,
+    TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT,
+)
 from .kernels_reference import QUANTIZE, REFERENCE_LINEAR
 from .kernels_torch import SCALED_MM_1X128
 
@@ -29,7 +34,12 @@ if TYPE_CHECKING:
 
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
-    from .kernels_aiter import GemmA8w8BlockscaleCk, PerGroupQuantHipE8m0, TritonGemmA8w8Blockscale
+    from .kernels_aiter import (
+        GemmA8w8BlockscaleCk,
+        PerGroupQuantHipE8m0,
+        TritonGemmA8w8Blockscale,
+        TritonGemmA8w8BlockscaleOneSplit,
+    )
     from .kernels_reference import Quantize, ReferenceLinear
     from .kernels_torch import ScaledMm1x128
 
@@ -45,6 +55,8 @@ def why_not_aiter_ck_e8m0(facts: Facts, layer: LayerFacts) -> list[Reason]:
     if facts.arch != "gfx950":
         reasons.append(Reason("hardware", "gfx950", facts.arch))
     reasons += facts.lacks(PER_GROUP_QUANT_HIP_E8M0, GEMM_A8W8_BLOCKSCALE_CK)
+    if layer.n % 8 != 0:
+        reasons.append(Reason("layer", "N a multiple of 8", layer.found_n(8)))
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -112,6 +124,8 @@ def why_not_aiter_ck(facts: Facts, layer: LayerFacts) -> list[Reason]:
     if facts.arch not in ("gfx942", "gfx950"):
         reasons.append(Reason("hardware", "gfx942 or gfx950", facts.arch))
     reasons += facts.lacks(QUANTIZE, GEMM_A8W8_BLOCKSCALE_CK)
+    if layer.n % 8 != 0:
+        reasons.append(Reason("layer", "N a multiple of 8", layer.found_n(8)))
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
@@ -174,20 +188,22 @@ def why_not_aiter_triton(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("library", "aiter v0.1.13 or later on gfx1250", facts.version("aiter")))
     if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
         reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
-    reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE)
+    if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
+        reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
+    reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
     if layer.out_dtype not in ("bf16", "fp16"):
         reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if facts.arch == "gfx1201" and layer.k % 1024 != 0:
+        reasons.append(Reason("layer", "K a multiple of 1024 on gfx1201", layer.found_k(1024)))
+    if facts.arch == "gfx950" and facts.older("aiter", "v0.1.18") and layer.k % 512 != 0:
+        reasons.append(Reason("layer", "K a multiple of 512 on gfx950 with aiter before v0.1.18", layer.found_k(512)))
     if not facts.on("aiter"):
         reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
     if not facts.on("aiter_linear"):
         reasons.append(
             Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
-        )
-    if facts.batch_invariant:
-        reasons.append(
-            Reason("switch", "switch batch_invariant off (the sums of triton_gemm_a8w8_blockscale depend on M)", "on")
         )
     return reasons
 
@@ -211,6 +227,7 @@ def bind_aiter_triton(
     weights: Prepared,
     facts: Facts,
     quantize: Quantize,
+    triton_gemm_a8w8_blockscale_one_split: TritonGemmA8w8BlockscaleOneSplit,
     triton_gemm_a8w8_blockscale: TritonGemmA8w8Blockscale,
 ) -> tuple[Rows, QuantizedRows]:
     """`aiter_triton` over rows of x, and over rows that are quantized already where it takes them."""
@@ -220,6 +237,23 @@ def bind_aiter_triton(
     weight = weights.weight
     weight_scale = weights.weight_scale
 
+    if facts.batch_invariant:
+
+        def apply_batch_invariant(x: Tensor) -> Tensor:
+            codes, scale = quantize(x, ACTIVATION, fp8=fp8)
+            y = triton_gemm_a8w8_blockscale_one_split(
+                x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype
+            )
+            return y if bias is None else y + bias
+
+        def apply_quantized_batch_invariant(codes: Tensor, scale: Tensor) -> Tensor:
+            y = triton_gemm_a8w8_blockscale_one_split(
+                x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype
+            )
+            return y if bias is None else y + bias
+
+        return apply_batch_invariant, apply_quantized_batch_invariant
+
     def apply(x: Tensor) -> Tensor:
         codes, scale = quantize(x, ACTIVATION, fp8=fp8)
         y = triton_gemm_a8w8_blockscale(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
@@ -227,6 +261,67 @@ def bind_aiter_triton(
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
         y = triton_gemm_a8w8_blockscale(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    return apply, apply_quantized
+
+
+def why_not_aiter_triton_one_split(facts: Facts, layer: LayerFacts) -> list[Reason]:
+    """Why `aiter_triton_one_split` cannot run this layer; empty if nothing speaks against it."""
+    reasons: list[Reason] = []
+    if facts.arch not in ("gfx950", "gfx1201"):
+        reasons.append(Reason("hardware", "gfx950 or gfx1201", facts.arch))
+    if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
+        reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
+    reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT)
+    if layer.k % 128 != 0:
+        reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
+    if layer.out_dtype not in ("bf16", "fp16"):
+        reasons.append(Reason("layer", "output in bf16 or fp16", layer.out_dtype))
+    if not facts.on("aiter"):
+        reasons.append(Reason("switch", "switch aiter on (QSCHEME_AITER=1 or VLLM_ROCM_USE_AITER=1)", "off"))
+    if not facts.on("aiter_linear"):
+        reasons.append(
+            Reason("switch", "switch aiter_linear on (QSCHEME_AITER_LINEAR=1 or VLLM_ROCM_USE_AITER_LINEAR=1)", "off")
+        )
+    return reasons
+
+
+def prepare_aiter_triton_one_split(layer: Operands, facts: Facts) -> Prepared:
+    """The layer's tensors in the layouts that `aiter_triton_one_split` reads."""
+    weight, weight_scale = layer.weight, layer.weight_scale
+    if facts.device.fp8 == "fnuz":
+        weight, weight_scale = fnuz_weight(weight), fnuz_scale(weight_scale)
+    return Prepared(
+        backend="aiter_triton_one_split",
+        weight=row_major(weight),
+        weight_scale=row_major(e8m0_to_fp32(weight_scale)),
+        input_scale=layer.input_scale,
+        bias=as_dtype(layer.bias, layer.out_dtype),
+    )
+
+
+def bind_aiter_triton_one_split(
+    layer: Operands,
+    weights: Prepared,
+    facts: Facts,
+    quantize: Quantize,
+    triton_gemm_a8w8_blockscale_one_split: TritonGemmA8w8BlockscaleOneSplit,
+) -> tuple[Rows, QuantizedRows]:
+    """`aiter_triton_one_split` over rows of x, and over rows that are quantized already where it takes them."""
+    dtype = layer.out_dtype
+    fp8 = torch.float8_e4m3fnuz if facts.device.fp8 == "fnuz" else torch.float8_e4m3fn
+    bias = weights.bias
+    weight = weights.weight
+    weight_scale = weights.weight_scale
+
+    def apply(x: Tensor) -> Tensor:
+        codes, scale = quantize(x, ACTIVATION, fp8=fp8)
+        y = triton_gemm_a8w8_blockscale_one_split(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
+
+    def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
+        y = triton_gemm_a8w8_blockscale_one_split(x=codes, w=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
         return y if bias is None else y + bias
 
     return apply, apply_quantized
@@ -413,10 +508,33 @@ SCHEME: Final = Scheme(
             bind=bind_aiter_triton,
             kernels=(
                 QUANTIZE,
+                TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT,
                 TRITON_GEMM_A8W8_BLOCKSCALE,
             ),
             quantizers=(QUANTIZE,),
-            calls=(Call(when="always", quantize="reference.quantize", gemm="aiter.triton_gemm_a8w8_blockscale"),),
+            calls=(
+                Call(
+                    when="batch_invariant on",
+                    quantize="reference.quantize",
+                    gemm="aiter.triton_gemm_a8w8_blockscale_one_split",
+                    batch_invariant=True,
+                ),
+                Call(when="always", quantize="reference.quantize", gemm="aiter.triton_gemm_a8w8_blockscale"),
+            ),
+        ),
+        Backend(
+            name="aiter_triton_one_split",
+            why_not=why_not_aiter_triton_one_split,
+            prepare=prepare_aiter_triton_one_split,
+            bind=bind_aiter_triton_one_split,
+            kernels=(
+                QUANTIZE,
+                TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT,
+            ),
+            quantizers=(QUANTIZE,),
+            calls=(
+                Call(when="always", quantize="reference.quantize", gemm="aiter.triton_gemm_a8w8_blockscale_one_split"),
+            ),
         ),
         Backend(
             name="torch_scaled_mm",

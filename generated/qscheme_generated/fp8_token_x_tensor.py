@@ -246,10 +246,12 @@ def bind_aiter_ck(
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = per_token_quant_hip_fp8(x, quant_dtype=fp8)
-        return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+        y = gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
-        return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+        y = gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
 
     return apply, apply_quantized
 
@@ -398,10 +400,12 @@ def bind_aiter_ck_untuned(
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = per_token_quant_hip_fp8(x, quant_dtype=fp8)
-        return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+        y = gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
-        return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+        y = gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
 
     return apply, apply_quantized
 

@@ -14,7 +14,7 @@ from .kernels_aiter import (
     TRITON_GEMM_A16W8_BLOCKSCALE_PRESHUFFLE,
 )
 from .kernels_reference import REFERENCE_LINEAR
-from .kernels_triton import WEIGHT_ONLY_FP8_BLOCK128, WEIGHT_ONLY_FP8_BLOCK128_SAME_TILE
+from .kernels_triton import WEIGHT_ONLY
 from .machines import TRITON_A16W8_BLOCKSCALE_PRESHUFFLED
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         TritonGemmA16w8BlockscalePreshuffle,
     )
     from .kernels_reference import ReferenceLinear
-    from .kernels_triton import WeightOnlyFp8Block128, WeightOnlyFp8Block128SameTile
+    from .kernels_triton import WeightOnly
 
 WEIGHT: Final = Operand(format="fp8_e4m3", granularity="128x128", scale="fp32", rule=Rule(scale="amax_div", max=448.0))
 
@@ -251,7 +251,7 @@ def why_not_triton_weight_only(facts: Facts, layer: LayerFacts) -> list[Reason]:
                 facts.arch,
             )
         )
-    reasons += facts.lacks(WEIGHT_ONLY_FP8_BLOCK128_SAME_TILE, WEIGHT_ONLY_FP8_BLOCK128)
+    reasons += facts.lacks(WEIGHT_ONLY)
     return reasons
 
 
@@ -267,48 +267,26 @@ def prepare_triton_weight_only(layer: Operands, facts: Facts) -> Prepared:
 
 
 def bind_triton_weight_only(
-    layer: Operands,
-    weights: Prepared,
-    facts: Facts,
-    weight_only_fp8_block128_same_tile: WeightOnlyFp8Block128SameTile,
-    weight_only_fp8_block128: WeightOnlyFp8Block128,
+    layer: Operands, weights: Prepared, facts: Facts, weight_only: WeightOnly
 ) -> tuple[Rows, QuantizedRows]:
     """`triton_weight_only` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
+    batch_invariant = facts.batch_invariant
     bias = weights.bias
     weight = weights.weight
     weight_scale = weights.weight_scale
 
-    if facts.batch_invariant:
-
-        def apply_batch_invariant(x: Tensor) -> Tensor:
-            return weight_only_fp8_block128_same_tile(
-                x=x,
-                weight=weight,
-                weight_scale=weight_scale,
-                bias=bias,
-                output_dtype=dtype,
-                codes="fp8_e4m3",
-                scale="fp32",
-                group=128,
-                rows_of_scale=128,
-                same_tile=True,
-            )
-
-        return apply_batch_invariant, None
-
     def apply(x: Tensor) -> Tensor:
-        return weight_only_fp8_block128(
+        return weight_only(
             x=x,
             weight=weight,
             weight_scale=weight_scale,
             bias=bias,
             output_dtype=dtype,
-            codes="fp8_e4m3",
-            scale="fp32",
-            group=128,
-            rows_of_scale=128,
-            same_tile=False,
+            weight_format="fp8_e4m3",
+            weight_granularity="128x128",
+            weight_scale_format="fp32",
+            batch_invariant=batch_invariant,
         )
 
     return apply, None
@@ -413,20 +391,9 @@ SCHEME: Final = Scheme(
             why_not=why_not_triton_weight_only,
             prepare=prepare_triton_weight_only,
             bind=bind_triton_weight_only,
-            kernels=(
-                WEIGHT_ONLY_FP8_BLOCK128_SAME_TILE,
-                WEIGHT_ONLY_FP8_BLOCK128,
-            ),
+            kernels=(WEIGHT_ONLY,),
             quantizers=(),
-            calls=(
-                Call(
-                    when="batch_invariant on",
-                    quantize=None,
-                    gemm="triton.weight_only_fp8_block128_same_tile",
-                    batch_invariant=True,
-                ),
-                Call(when="always", quantize=None, gemm="triton.weight_only_fp8_block128"),
-            ),
+            calls=(Call(when="always", quantize=None, gemm="triton.weight_only"),),
             inputs=("bf16", "fp16", "fp32"),
             fp8="checkpoint",
         ),

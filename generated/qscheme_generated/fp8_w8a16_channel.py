@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qscheme.layouts import expand_rows, row_major
+from qscheme.layouts import row_major
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_reference import REFERENCE_LINEAR
-from .kernels_triton import WEIGHT_ONLY_FP8, WEIGHT_ONLY_FP8_SAME_TILE
+from .kernels_triton import WEIGHT_ONLY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
     from .kernels_reference import ReferenceLinear
-    from .kernels_triton import WeightOnlyFp8, WeightOnlyFp8SameTile
+    from .kernels_triton import WeightOnly
 
 WEIGHT: Final = Operand(
     format="fp8_e4m3", granularity="per_channel", scale="fp32", rule=Rule(scale="amax_div", max=448.0)
@@ -55,7 +55,7 @@ def why_not_triton_weight_only(facts: Facts, layer: LayerFacts) -> list[Reason]:
                 facts.arch,
             )
         )
-    reasons += facts.lacks(WEIGHT_ONLY_FP8_SAME_TILE, WEIGHT_ONLY_FP8)
+    reasons += facts.lacks(WEIGHT_ONLY)
     return reasons
 
 
@@ -64,55 +64,33 @@ def prepare_triton_weight_only(layer: Operands, facts: Facts) -> Prepared:
     return Prepared(
         backend="triton_weight_only",
         weight=row_major(layer.weight),
-        weight_scale=expand_rows(layer.weight_scale, layer.n),
+        weight_scale=row_major(layer.weight_scale),
         input_scale=layer.input_scale,
         bias=layer.bias,
     )
 
 
 def bind_triton_weight_only(
-    layer: Operands,
-    weights: Prepared,
-    facts: Facts,
-    weight_only_fp8_same_tile: WeightOnlyFp8SameTile,
-    weight_only_fp8: WeightOnlyFp8,
+    layer: Operands, weights: Prepared, facts: Facts, weight_only: WeightOnly
 ) -> tuple[Rows, QuantizedRows]:
     """`triton_weight_only` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
+    batch_invariant = facts.batch_invariant
     bias = weights.bias
     weight = weights.weight
     weight_scale = weights.weight_scale
 
-    if facts.batch_invariant:
-
-        def apply_batch_invariant(x: Tensor) -> Tensor:
-            return weight_only_fp8_same_tile(
-                x=x,
-                weight=weight,
-                weight_scale=weight_scale,
-                bias=bias,
-                output_dtype=dtype,
-                codes="fp8_e4m3",
-                scale="fp32",
-                group=0,
-                rows_of_scale=1,
-                same_tile=True,
-            )
-
-        return apply_batch_invariant, None
-
     def apply(x: Tensor) -> Tensor:
-        return weight_only_fp8(
+        return weight_only(
             x=x,
             weight=weight,
             weight_scale=weight_scale,
             bias=bias,
             output_dtype=dtype,
-            codes="fp8_e4m3",
-            scale="fp32",
-            group=0,
-            rows_of_scale=1,
-            same_tile=False,
+            weight_format="fp8_e4m3",
+            weight_granularity="per_channel",
+            weight_scale_format="fp32",
+            batch_invariant=batch_invariant,
         )
 
     return apply, None
@@ -175,20 +153,9 @@ SCHEME: Final = Scheme(
             why_not=why_not_triton_weight_only,
             prepare=prepare_triton_weight_only,
             bind=bind_triton_weight_only,
-            kernels=(
-                WEIGHT_ONLY_FP8_SAME_TILE,
-                WEIGHT_ONLY_FP8,
-            ),
+            kernels=(WEIGHT_ONLY,),
             quantizers=(),
-            calls=(
-                Call(
-                    when="batch_invariant on",
-                    quantize=None,
-                    gemm="triton.weight_only_fp8_same_tile",
-                    batch_invariant=True,
-                ),
-                Call(when="always", quantize=None, gemm="triton.weight_only_fp8"),
-            ),
+            calls=(Call(when="always", quantize=None, gemm="triton.weight_only"),),
             inputs=("bf16", "fp16", "fp32"),
             fp8="checkpoint",
         ),

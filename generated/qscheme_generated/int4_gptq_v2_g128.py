@@ -10,7 +10,7 @@ from qscheme.packing import repacked
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_reference import REFERENCE_LINEAR
-from .kernels_triton import WEIGHT_ONLY_INT4_G128_ASYM, WEIGHT_ONLY_INT4_G128_ASYM_SAME_TILE
+from .kernels_triton import WEIGHT_ONLY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
     from .kernels_reference import ReferenceLinear
-    from .kernels_triton import WeightOnlyInt4G128Asym, WeightOnlyInt4G128AsymSameTile
+    from .kernels_triton import WeightOnly
 
 WEIGHT: Final = Operand(
     format="int4",
@@ -61,7 +61,7 @@ def why_not_triton_weight_only(facts: Facts, layer: LayerFacts) -> list[Reason]:
                 facts.arch,
             )
         )
-    reasons += facts.lacks(WEIGHT_ONLY_INT4_G128_ASYM_SAME_TILE, WEIGHT_ONLY_INT4_G128_ASYM)
+    reasons += facts.lacks(WEIGHT_ONLY)
     return reasons
 
 
@@ -78,51 +78,28 @@ def prepare_triton_weight_only(layer: Operands, facts: Facts) -> Prepared:
 
 
 def bind_triton_weight_only(
-    layer: Operands,
-    weights: Prepared,
-    facts: Facts,
-    weight_only_int4_g128_asym_same_tile: WeightOnlyInt4G128AsymSameTile,
-    weight_only_int4_g128_asym: WeightOnlyInt4G128Asym,
+    layer: Operands, weights: Prepared, facts: Facts, weight_only: WeightOnly
 ) -> tuple[Rows, QuantizedRows]:
     """`triton_weight_only` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
+    batch_invariant = facts.batch_invariant
     bias = weights.bias
     weight_zero_point = weights.weight_zero_point
     weight = weights.weight
     weight_scale = weights.weight_scale
 
-    if facts.batch_invariant:
-
-        def apply_batch_invariant(x: Tensor) -> Tensor:
-            return weight_only_int4_g128_asym_same_tile(
-                x=x,
-                weight=weight,
-                weight_scale=weight_scale,
-                weight_zero_point=weight_zero_point,
-                bias=bias,
-                output_dtype=dtype,
-                codes="int4",
-                scale="fp32",
-                group=128,
-                rows_of_scale=1,
-                same_tile=True,
-            )
-
-        return apply_batch_invariant, None
-
     def apply(x: Tensor) -> Tensor:
-        return weight_only_int4_g128_asym(
+        return weight_only(
             x=x,
             weight=weight,
             weight_scale=weight_scale,
-            weight_zero_point=weight_zero_point,
             bias=bias,
             output_dtype=dtype,
-            codes="int4",
-            scale="fp32",
-            group=128,
-            rows_of_scale=1,
-            same_tile=False,
+            weight_format="int4",
+            weight_granularity="1x128",
+            weight_scale_format="fp32",
+            weight_zero_point=weight_zero_point,
+            batch_invariant=batch_invariant,
         )
 
     return apply, None
@@ -188,21 +165,11 @@ SCHEME: Final = Scheme(
             why_not=why_not_triton_weight_only,
             prepare=prepare_triton_weight_only,
             bind=bind_triton_weight_only,
-            kernels=(
-                WEIGHT_ONLY_INT4_G128_ASYM_SAME_TILE,
-                WEIGHT_ONLY_INT4_G128_ASYM,
-            ),
+            kernels=(WEIGHT_ONLY,),
             quantizers=(),
-            calls=(
-                Call(
-                    when="batch_invariant on",
-                    quantize=None,
-                    gemm="triton.weight_only_int4_g128_asym_same_tile",
-                    batch_invariant=True,
-                ),
-                Call(when="always", quantize=None, gemm="triton.weight_only_int4_g128_asym"),
-            ),
+            calls=(Call(when="always", quantize=None, gemm="triton.weight_only"),),
             inputs=("bf16", "fp16", "fp32"),
+            fp8="checkpoint",
         ),
         Backend(
             name="reference",

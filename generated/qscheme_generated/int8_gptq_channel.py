@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from qscheme.layouts import expand_rows, row_major
+from qscheme.layouts import row_major
 from qscheme.packing import repacked
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_reference import REFERENCE_LINEAR
-from .kernels_triton import WEIGHT_ONLY_INT8_CHANNEL_ASYM, WEIGHT_ONLY_INT8_CHANNEL_ASYM_SAME_TILE
+from .kernels_triton import WEIGHT_ONLY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
     from .kernels_reference import ReferenceLinear
-    from .kernels_triton import WeightOnlyInt8ChannelAsym, WeightOnlyInt8ChannelAsymSameTile
+    from .kernels_triton import WeightOnly
 
 WEIGHT: Final = Operand(
     format="int8",
@@ -61,7 +61,7 @@ def why_not_triton_weight_only(facts: Facts, layer: LayerFacts) -> list[Reason]:
                 facts.arch,
             )
         )
-    reasons += facts.lacks(WEIGHT_ONLY_INT8_CHANNEL_ASYM_SAME_TILE, WEIGHT_ONLY_INT8_CHANNEL_ASYM)
+    reasons += facts.lacks(WEIGHT_ONLY)
     return reasons
 
 
@@ -70,7 +70,7 @@ def prepare_triton_weight_only(layer: Operands, facts: Facts) -> Prepared:
     return Prepared(
         backend="triton_weight_only",
         weight=row_major(repacked(layer.weight, "int8", "gptq", "plain")),
-        weight_scale=expand_rows(layer.weight_scale, layer.n),
+        weight_scale=row_major(layer.weight_scale),
         input_scale=layer.input_scale,
         bias=layer.bias,
         weight_zero_point=layer.weight_zero_point,
@@ -78,51 +78,28 @@ def prepare_triton_weight_only(layer: Operands, facts: Facts) -> Prepared:
 
 
 def bind_triton_weight_only(
-    layer: Operands,
-    weights: Prepared,
-    facts: Facts,
-    weight_only_int8_channel_asym_same_tile: WeightOnlyInt8ChannelAsymSameTile,
-    weight_only_int8_channel_asym: WeightOnlyInt8ChannelAsym,
+    layer: Operands, weights: Prepared, facts: Facts, weight_only: WeightOnly
 ) -> tuple[Rows, QuantizedRows]:
     """`triton_weight_only` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
+    batch_invariant = facts.batch_invariant
     bias = weights.bias
     weight_zero_point = weights.weight_zero_point
     weight = weights.weight
     weight_scale = weights.weight_scale
 
-    if facts.batch_invariant:
-
-        def apply_batch_invariant(x: Tensor) -> Tensor:
-            return weight_only_int8_channel_asym_same_tile(
-                x=x,
-                weight=weight,
-                weight_scale=weight_scale,
-                weight_zero_point=weight_zero_point,
-                bias=bias,
-                output_dtype=dtype,
-                codes="int8",
-                scale="fp32",
-                group=0,
-                rows_of_scale=1,
-                same_tile=True,
-            )
-
-        return apply_batch_invariant, None
-
     def apply(x: Tensor) -> Tensor:
-        return weight_only_int8_channel_asym(
+        return weight_only(
             x=x,
             weight=weight,
             weight_scale=weight_scale,
-            weight_zero_point=weight_zero_point,
             bias=bias,
             output_dtype=dtype,
-            codes="int8",
-            scale="fp32",
-            group=0,
-            rows_of_scale=1,
-            same_tile=False,
+            weight_format="int8",
+            weight_granularity="per_channel",
+            weight_scale_format="fp32",
+            weight_zero_point=weight_zero_point,
+            batch_invariant=batch_invariant,
         )
 
     return apply, None
@@ -188,21 +165,11 @@ SCHEME: Final = Scheme(
             why_not=why_not_triton_weight_only,
             prepare=prepare_triton_weight_only,
             bind=bind_triton_weight_only,
-            kernels=(
-                WEIGHT_ONLY_INT8_CHANNEL_ASYM_SAME_TILE,
-                WEIGHT_ONLY_INT8_CHANNEL_ASYM,
-            ),
+            kernels=(WEIGHT_ONLY,),
             quantizers=(),
-            calls=(
-                Call(
-                    when="batch_invariant on",
-                    quantize=None,
-                    gemm="triton.weight_only_int8_channel_asym_same_tile",
-                    batch_invariant=True,
-                ),
-                Call(when="always", quantize=None, gemm="triton.weight_only_int8_channel_asym"),
-            ),
+            calls=(Call(when="always", quantize=None, gemm="triton.weight_only"),),
             inputs=("bf16", "fp16", "fp32"),
+            fp8="checkpoint",
         ),
         Backend(
             name="reference",

@@ -133,10 +133,12 @@ def bind_aiter_ck(
 
     def apply(x: Tensor) -> Tensor:
         codes, scale = per_token_quant_hip(x, quant_dtype=torch.int8)
-        return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+        y = gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
-        return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+        y = gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
 
     return apply, apply_quantized
 

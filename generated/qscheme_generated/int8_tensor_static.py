@@ -76,12 +76,14 @@ def bind_aiter_ck(
         m = x.shape[0]
         codes, scale = quantize(x, ACTIVATION, scale=input_scale)
         scale = expand_rows(scale, m)
-        return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+        y = gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
 
     def apply_quantized(codes: Tensor, scale: Tensor) -> Tensor:
         m = codes.shape[0]
         scale = expand_rows(scale, m)
-        return gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=bias, dtype=dtype)
+        y = gemm_a8w8_ck(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=dtype)
+        return y if bias is None else y + bias
 
     return apply, apply_quantized
 

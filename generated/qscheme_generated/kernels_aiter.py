@@ -334,23 +334,17 @@ def adapt_gemm_a8w8_ck(form: int, functions: tuple[object, ...]) -> GemmA8w8Ck:
 def opaque_gemm_a8w8_ck(kernel: Callable[..., object]) -> GemmA8w8Ck:
     """`aiter.gemm_a8w8_ck` as a custom op, which torch.compile does not look into."""
 
-    def fake(
-        XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
-    ) -> Tensor:
+    def fake(XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype) -> Tensor:
         return XQ.new_empty((XQ.shape[0], WQ.shape[0]), dtype=dtype)
 
-    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, Tensor? bias, ScalarType dtype) -> Tensor"
+    schema = "(Tensor XQ, Tensor WQ, Tensor x_scale, Tensor w_scale, ScalarType dtype) -> Tensor"
     return cast("GemmA8w8Ck", opaque("aiter_gemm_a8w8_ck", schema, kernel, fake))
 
 
 GEMM_A8W8_CK: Final = Kernel(
     name="aiter.gemm_a8w8_ck",
     library="aiter",
-    forms=(
-        Form(
-            symbols=("aiter.gemm_a8w8_CK",), positional=0, keywords=("XQ", "WQ", "x_scale", "w_scale", "bias", "dtype")
-        ),
-    ),
+    forms=(Form(symbols=("aiter.gemm_a8w8_CK",), positional=0, keywords=("XQ", "WQ", "x_scale", "w_scale", "dtype")),),
     adapt=adapt_gemm_a8w8_ck,
     opaque=opaque_gemm_a8w8_ck,
 )
@@ -1395,7 +1389,7 @@ if TYPE_CHECKING:
         """`aiter.gemm_a8w8_CK`: codes [M, K] and weight [N, K] -> y [M, N]."""
 
         def __call__(
-            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, bias: Tensor | None, dtype: torch.dtype
+            self, *, XQ: Tensor, WQ: Tensor, x_scale: Tensor, w_scale: Tensor, dtype: torch.dtype
         ) -> Tensor: ...
 
     class GemmA8w8Asm(Protocol):

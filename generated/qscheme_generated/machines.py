@@ -24,6 +24,8 @@ A8W8: Final = TunedTable(
     kind="csv",
     files=("configs/a8w8_tuned_gemm.csv", "configs/model_configs/*a8w8_tuned_gemm*.csv"),
     variable="AITER_CONFIG_GEMM_A8W8",
+    rows=(("q_dtype_w", ("torch.float8_e4m3fn", "torch.float8_e4m3fnuz")),),
+    key=("q_dtype_w",),
     kernels=(("a8w8_rowwise_*x*x*x{k}_*", "log2"), ("_ZN5aiter*", None)),
 )
 A8W8_BLOCKSCALE_BPRESHUFFLE: Final = TunedTable(
@@ -51,6 +53,7 @@ A8W8_BPRESHUFFLE: Final = TunedTable(
     files=("configs/a8w8_bpreshuffle_tuned_gemm.csv", "configs/model_configs/*a8w8_bpreshuffle_tuned_gemm*.csv"),
     variable="AITER_CONFIG_GEMM_A8W8_BPRESHUFFLE",
     rows=(("q_dtype_w", ("torch.float8_e4m3fn", "torch.float8_e4m3fnuz")),),
+    key=("q_dtype_w",),
     kernels=(
         ("a8w8_bpreshuffle_cktile_*_*x*x{k}_*", "log2"),
         ("a8w8_bpreshuffle_*x*x*x{k}_*", "log2"),

@@ -619,6 +619,8 @@ def why_not_torch_scaled_mm_mxfp4_plain_scales(facts: Facts, layer: LayerFacts) 
     reasons: list[Reason] = []
     if facts.arch != "gfx950":
         reasons.append(Reason("hardware", "gfx950", facts.arch))
+    if facts.outside("rocm", "v7.0", None):
+        reasons.append(Reason("library", "rocm v7.0 or later", facts.version("rocm")))
     reasons += facts.lacks(QUANTIZE, SCALED_MM_MXFP4_PLAIN_SCALES)
     if layer.n % 32 != 0:
         reasons.append(Reason("layer", "N a multiple of 32", layer.found_n(32)))

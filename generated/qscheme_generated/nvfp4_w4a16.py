@@ -9,7 +9,7 @@ from qscheme.layouts import row_major
 from qscheme.types import Backend, Call, Operand, Prepared, Reason, Rule, Scheme
 
 from .kernels_reference import REFERENCE_LINEAR
-from .kernels_triton import WEIGHT_ONLY_NVFP4, WEIGHT_ONLY_NVFP4_SAME_TILE
+from .kernels_triton import WEIGHT_ONLY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
 
     from .kernels_reference import ReferenceLinear
-    from .kernels_triton import WeightOnlyNvfp4, WeightOnlyNvfp4SameTile
+    from .kernels_triton import WeightOnly
 
 WEIGHT: Final = Operand(
     format="fp4_e2m1",
@@ -59,7 +59,7 @@ def why_not_triton_weight_only(facts: Facts, layer: LayerFacts) -> list[Reason]:
                 facts.arch,
             )
         )
-    reasons += facts.lacks(WEIGHT_ONLY_NVFP4_SAME_TILE, WEIGHT_ONLY_NVFP4)
+    reasons += facts.lacks(WEIGHT_ONLY)
     return reasons
 
 
@@ -76,53 +76,29 @@ def prepare_triton_weight_only(layer: Operands, facts: Facts) -> Prepared:
 
 
 def bind_triton_weight_only(
-    layer: Operands,
-    weights: Prepared,
-    facts: Facts,
-    weight_only_nvfp4_same_tile: WeightOnlyNvfp4SameTile,
-    weight_only_nvfp4: WeightOnlyNvfp4,
+    layer: Operands, weights: Prepared, facts: Facts, weight_only: WeightOnly
 ) -> tuple[Rows, QuantizedRows]:
     """`triton_weight_only` over rows of x, and over rows that are quantized already where it takes them."""
     dtype = layer.out_dtype
+    batch_invariant = facts.batch_invariant
     bias = weights.bias
     weight_global_scale = weights.weight_global_scale
     weight = weights.weight
     weight_scale = weights.weight_scale
 
-    if facts.batch_invariant:
-
-        def apply_batch_invariant(x: Tensor) -> Tensor:
-            return weight_only_nvfp4_same_tile(
-                x=x,
-                weight=weight,
-                weight_scale=weight_scale,
-                weight_global_scale=weight_global_scale,
-                bias=bias,
-                output_dtype=dtype,
-                codes="fp4_e2m1",
-                scale="e4m3",
-                group=16,
-                rows_of_scale=1,
-                global_scale="divide",
-                same_tile=True,
-            )
-
-        return apply_batch_invariant, None
-
     def apply(x: Tensor) -> Tensor:
-        return weight_only_nvfp4(
+        return weight_only(
             x=x,
             weight=weight,
             weight_scale=weight_scale,
-            weight_global_scale=weight_global_scale,
             bias=bias,
             output_dtype=dtype,
-            codes="fp4_e2m1",
-            scale="e4m3",
-            group=16,
-            rows_of_scale=1,
-            global_scale="divide",
-            same_tile=False,
+            weight_format="fp4_e2m1",
+            weight_granularity="1x16",
+            weight_scale_format="e4m3",
+            weight_global_scale=weight_global_scale,
+            weight_global_scale_applies="divide",
+            batch_invariant=batch_invariant,
         )
 
     return apply, None
@@ -188,21 +164,11 @@ SCHEME: Final = Scheme(
             why_not=why_not_triton_weight_only,
             prepare=prepare_triton_weight_only,
             bind=bind_triton_weight_only,
-            kernels=(
-                WEIGHT_ONLY_NVFP4_SAME_TILE,
-                WEIGHT_ONLY_NVFP4,
-            ),
+            kernels=(WEIGHT_ONLY,),
             quantizers=(),
-            calls=(
-                Call(
-                    when="batch_invariant on",
-                    quantize=None,
-                    gemm="triton.weight_only_nvfp4_same_tile",
-                    batch_invariant=True,
-                ),
-                Call(when="always", quantize=None, gemm="triton.weight_only_nvfp4"),
-            ),
+            calls=(Call(when="always", quantize=None, gemm="triton.weight_only"),),
             inputs=("bf16", "fp16", "fp32"),
+            fp8="checkpoint",
         ),
         Backend(
             name="reference",

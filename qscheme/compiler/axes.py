@@ -111,8 +111,9 @@ def size_axes(needs: Sequence[ir.Needs], unit: tuple[int, int]) -> Iterator[Axis
     yield _sizes("k", frozenset(k), frozenset(need.min_k or 1 for need in needs), unit[1])
     whole = {"full_n": {need.full_n for need in needs}, "full_k": {need.full_k for need in needs}}
     for name, numbers in whole.items():
-        if asked := frozenset(number for number in numbers if number):
-            yield _sizes(name, asked, frozenset(), 1)
+        asked = {number for number in numbers if number}
+        if asked:
+            yield _sizes(name, frozenset(asked), frozenset[int](), 1)
 
 
 def tuned_axes(needs: Iterable[ir.Needs]) -> Iterator[Axis]:

@@ -216,7 +216,7 @@ def _x_scale_layout(gemm: ir.Kernel, rows: _Range) -> ir.LayoutRange | None:
     return None
 
 
-def _weights(gemm: ir.Kernel) -> tuple[str, str, str]:
+def _weights(gemm: ir.Kernel) -> tuple[object, ...]:
     uses = gemm.operand("weight"), gemm.operand("weight_scale")
     weight, scale = (use.layouts[0].layout if use else "row_major" for use in uses)
-    return weight, scale, uses[0].packing if uses[0] else "plain"
+    return weight, scale, uses[0].packing if uses[0] else ()

@@ -32,9 +32,9 @@ def in_small_letters(name: str) -> str:
 
 TAKEN = frozenset((
     "activation", "annotations", "apply", "apply_batch_invariant", "apply_quantized",
-    "apply_quantized_batch_invariant", "bias", "codes", "devices", "dtype", "facts", "fp8", "input_scale",
-    "input_global_scale", "layer", "libraries", "m", "reasons", "rows", "scale", "schemes", "switches", "torch",
-    "tuned", "type_checking", "untuned", "weight", "weight_global_scale", "weight_scale", "weight_zero_point",
+    "apply_quantized_batch_invariant", "batch_invariant", "bias", "codes", "devices", "dtype", "facts", "fp8",
+    "input_scale", "input_global_scale", "layer", "libraries", "m", "reasons", "rows", "scale", "schemes", "switches",
+    "torch", "tuned", "type_checking", "untuned", "weight", "weight_global_scale", "weight_scale", "weight_zero_point",
     "weights", "x", "y", "uint8", "float4_e2m1fn_x2", "float8_e8m0fnu", "scheme_name", "interface", "zero_point",
     *(in_small_letters(name) for names in IMPORTABLE.values() for name in names),
 ))  # fmt: skip

@@ -123,7 +123,7 @@ class OperandUse:
 
     granularity, formats: the tiles and the formats that a scale may have, empty for any. required: whether zeros stand
     in for a missing bias. applies: what the kernel does with a global scale, None for what the scheme says. packing:
-    how it reads the codes of an integer weight.
+    how it reads the codes of a weight, by format; those of a format that is missing are `plain`.
     """
 
     role: str
@@ -135,7 +135,7 @@ class OperandUse:
     required: bool = False
     formats: tuple[str, ...] = ()
     applies: str | None = None
-    packing: Packing = "plain"
+    packing: tuple[tuple[str, Packing], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,9 @@ class Kernel:
     def reads(self, weight: Operand) -> Packing:
         """The packing in which this GEMM reads a weight: the stored one if it is told what the weight is."""
         use = self.operand("weight")
-        return weight.packing if use is None or self.operand("weight_operand") else use.packing
+        if use is None or self.operand("weight_operand"):
+            return weight.packing
+        return dict(use.packing).get(weight.format, "plain")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,13 @@ class LayoutUntil(Closed):
     fold_rows: Multiple | None = Field(default=None, description="this many rows are passed as one")
 
 
+class Packings(Filled):
+    """The words in which a kernel reads integer codes of a format; absent for a code to a byte."""
+
+    int4: Literal["int32_columns"] | None = None
+    int8: Literal["int32_columns"] | None = None
+
+
 class OperandModel(Closed):
     """How a kernel takes one operand."""
 
@@ -61,7 +68,7 @@ class OperandModel(Closed):
     applies: GlobalScale | None = Field(
         default=None, description="of a global scale: what the kernel does with it; absent if it follows the scheme"
     )
-    packing: Literal["int32_columns"] | None = Field(
+    packing: Packings | None = Field(
         default=None, description="of an integer weight: the words that the kernel reads; absent for a code to a byte"
     )
     dtype: Literal["bytes", "fp4x2", "e8m0", "fp32", "any"] | None = Field(

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from qscheme.compiler.parameters import OPTIONAL
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,6 +37,11 @@ def gemm_problems(kernel: GemmModel) -> Iterator[tuple[KeyPath, str]]:
         if not kernel.inputs:
             yield ("quantizes",), "a GEMM that quantizes x is given it as it is: name its dtypes with `inputs`"
         yield from ((("quantizes", *path), message) for path, message in _rule_problems(kernel.quantizes.rules))
+    for role, use in kernel.operands.items():
+        if role in OPTIONAL and use.position is not None and use.applies is None:
+            yield ("operands", role), f"{role} is not passed in every scheme; name its keyword with `as`"
+    if "batch_invariant" in kernel.operands and not kernel.batch_invariant:
+        yield ("batch_invariant",), "a kernel that is told of the mode follows it; leave this key out"
     if kernel.weight_formats and not (kernel.formats and "x_scale" in kernel.operands):
         yield ("weight_formats",), "belongs beside the `formats` of codes; without codes `formats` are the weight's"
 

@@ -22,6 +22,7 @@ SCHEMA = {
     "int": "int",
     "float": "float",
     "str": "str",
+    "str | None": "str?",
 }
 """The type in a custom op's schema of each Python type."""
 
@@ -53,6 +54,7 @@ def kernel_text(kernel: ir.Kernel) -> KernelText:
     opaque = not kernel.traceable
     parameters = parameters_of(kernel)
     stated = [parameter for parameter in parameters if parameter.type != OBJECT]
+    stated.sort(key=lambda parameter: parameter.optional)
     returns = "Tensor" if kernel.does == "gemm" else "tuple[Tensor, Tensor]"
     if kernel.asymmetric:
         returns = "tuple[Tensor, Tensor, Tensor]"
@@ -66,7 +68,7 @@ def kernel_text(kernel: ir.Kernel) -> KernelText:
         returns=returns,
         adapt=tuple(adapt_body(kernel, parameters)),
         fake=tuple(fake_body(kernel, parameters)) if opaque else (),
-        plain_signature=", ".join(f"{parameter.name}: {parameter.type}" for parameter in stated),
+        plain_signature=", ".join(f"{p.name}: {p.type}{' = None' if p.optional else ''}" for p in stated),
         schema=_schema(stated, kernel),
         op=f"{kernel.library}_{kernel.name}",
         positional=f", positional={count}" if (count := sum(p.positional for p in parameters)) else "",
@@ -103,7 +105,7 @@ def _fixed(kernel: ir.Kernel, parameters: list[Parameter]) -> str:
 
 
 def _schema(parameters: list[Parameter], kernel: ir.Kernel) -> str:
-    types = [f"{SCHEMA.get(parameter.type, 'Tensor')} {parameter.name}" for parameter in parameters]
+    types = [f"{SCHEMA.get(p.type, 'Tensor')} {p.name}{'=None' if p.optional else ''}" for p in parameters]
     return f"({', '.join(types)}) -> {'Tensor' if kernel.does == 'gemm' else '(Tensor, Tensor)'}"
 
 

@@ -272,7 +272,7 @@ def _operand(role: str, use: OperandModel) -> ir.OperandUse:
         use.required is not None,
         use.formats,
         use.applies,
-        use.packing or "plain",
+        tuple((form, word) for form, word in (use.packing or ()) if word),
     )
 
 

@@ -24,13 +24,20 @@ TYPES = {
     "input_global_scale": "Tensor | None",
     "weight_zero_point": "Tensor | None",
     "x_zero_point": "Tensor | None",
+    "weight_format": "str",
+    "weight_granularity": "str",
+    "weight_scale_format": "str",
+    "weight_global_scale_applies": "str | None",
+    "batch_invariant": "bool",
 }
 """The Python type of an operand's role; every other is a Tensor."""
 
 OPTIONAL = (
     "fp8_dtype", "input_scale", "input_global_scale", "weight_global_scale", "x_zero_point", "weight_zero_point",
+    "weight_global_scale_applies",
 )  # fmt: skip
-"""Operands that only some schemes have; a kernel that takes one has a default for it."""
+"""Operands that only some schemes have; a kernel that takes one has a default for it, unless it says how it `applies`
+a global scale, which all of its schemes then have."""
 
 DTYPE_CONSTANT = re.compile(r"torch\.(b?float|u?int|half|double|short|long|bool)\w*")
 """Imported constants that are dtypes, which a custom op can be given; other objects it cannot."""
@@ -72,7 +79,7 @@ def parameters_of(kernel: ir.Kernel) -> list[Parameter]:
     found = [Parameter(use.role, TYPES.get(use.role, "Tensor"), True, False) for use in positional]
     for use in kernel.operands:
         if use.keyword is not None:
-            optional = use.role in OPTIONAL if kernel.does == "gemm" else generic and use.role in OPTIONAL
+            optional = use.role in OPTIONAL and use.applies is None and (kernel.does == "gemm" or generic)
             # A kernel that is told what the activation is takes one that is not quantized too.
             absent = use.role == "x_scale" and any(other.role == "activation" for other in kernel.operands)
             type_ = "Tensor | None" if absent else TYPES.get(use.role, "Tensor")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import yaml
 
 from qscheme.compiler.libyaml import LibyamlEvents, Unlike
+from qscheme.compiler.pyyaml import events_of, fault_of
 from qscheme.compiler.scalars import out_of_range, plain, refused_character, unprintable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from qscheme.compiler.pyyaml import Events
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """The keys and list positions that lead from the root to a value."""
@@ -130,48 +133,21 @@ def read(text: str, file: str) -> Document:
 
 def read_slowly(text: str, file: str) -> Document:
     """The same by PyYAML's own parser, whose account of mistakes is the one that is shown."""
-    events = cast("_Marked", _Loader(text))
+    events = events_of(text)
     reader = _Reader(events, file)
     try:
         return reader.document()
-    except yaml.MarkedYAMLError as error:
-        syntax = Problem(_place_of_mark(file, error.problem_mark or events.get_mark()), _syntax_message(error))
-    except (ValueError, OverflowError):
-        # PyYAML passes the digits of an escape such as "\UFFFFFFFF" to chr() unchecked.
-        message = "the escape names no Unicode character; mend its digits"
-        syntax = Problem(_place_of_mark(file, events.get_mark()), message)
+    except (yaml.MarkedYAMLError, ValueError, OverflowError) as error:
+        # PyYAML passes the digits of an escape such as "\UFFFFFFFF" to chr() unchecked, hence the last two.
+        mark, message = fault_of(error, events)
+        syntax = Problem(_place_of_mark(file, mark), message)
     raise SourceError([*reader.problems, syntax])
-
-
-class _Events(Protocol):
-    """What we use of a parser."""
-
-    def get_event(self) -> yaml.Event: ...
-
-    def check_event(self, choice: type[yaml.Event], /) -> bool: ...
-
-
-class _Marked(_Events, Protocol):
-    """What we use of a PyYAML loader, with the types that it lacks."""
-
-    def get_mark(self) -> yaml.Mark: ...
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's pure Python parser, without directives."""
-
-    def fetch_directive(self) -> None:
-        """Refuse `%YAML` and `%TAG`, which could change what later text means."""
-        raise yaml.MarkedYAMLError(
-            problem="found % at the start of a line; directives are not part of the language, quote the text",
-            problem_mark=cast("_Marked", self).get_mark(),
-        )
 
 
 class _Reader:
     """Builds the data of one document from its events; anchors and tags are gone from nodes, so these are too late."""
 
-    def __init__(self, events: _Events, file: str) -> None:
+    def __init__(self, events: Events, file: str) -> None:
         self.events = events
         self.file = file
         self.problems: list[Problem] = []
@@ -285,28 +261,6 @@ class _Reader:
 
     def refuse(self, event: yaml.Event, found: str) -> None:
         self.problems.append(Problem(self.place(event), f"found {found}"))
-
-
-_CURES = (
-    ("mapping values are not allowed", "quote text that has ': ' in it, or indent the line as its neighbours"),
-    ("cannot start any token", "quote the text"),
-    ("could not find expected ':'", "write `key: value`, and quote text of several lines"),
-    ("expected <block end>", "indent the line as its neighbours, and quote text with special characters"),
-    ("expected ',' or", "separate items by commas, and close every bracket"),
-    ("unexpected end of stream", "close the quotation marks"),
-    ("expected '<document start>'", "write one document, without `...`"),
-    ("undefined tag handle", "tags are not part of the language, quote the text"),
-    ("unknown escape", "double the backslash, or use single quotation marks"),
-)
-
-
-def _syntax_message(error: yaml.MarkedYAMLError) -> str:
-    problem = error.problem or "not YAML"
-    context = ""
-    if error.context and error.context_mark is not None:
-        context = f" {error.context} that starts at line {error.context_mark.line + 1}"
-    cure = next((f"; {cure}" for words, cure in _CURES if words in problem), "")
-    return f"{problem}{context}{cure}"
 
 
 def _too_large(place: Place) -> Problem:

@@ -104,6 +104,7 @@ QuantizerRole: TypeAlias = Literal["x", "codes_dtype", "fp8_dtype", "input_scale
 GemmRole: TypeAlias = Literal[
     "x", "weight", "x_scale", "weight_scale", "bias", "output_dtype", "activation", "weight_operand",
     "input_global_scale", "weight_global_scale", "x_zero_point", "weight_zero_point",
+    "weight_format", "weight_granularity", "weight_scale_format", "weight_global_scale_applies", "batch_invariant",
 ]  # fmt: skip
 Holds: TypeAlias = Annotated[bool, AfterValidator(_must_hold), WithJsonSchema({"type": "boolean", "const": True})]
 Multiple: TypeAlias = Annotated[int, Field(ge=2, le=65536)]

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from qscheme import tiles
 from qscheme.kernels.programs import weight_only as programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from qscheme.types import Format, GlobalScale, Granularity, ScaleFormat
 
 
 class Program(Protocol):
@@ -66,42 +69,44 @@ def weight_only(
     weight_scale: Tensor,
     bias: Tensor | None,
     output_dtype: torch.dtype,
-    codes: str,
-    scale: str,
-    group: int,
-    rows_of_scale: int,
-    same_tile: bool,
-    global_scale: str = "none",
+    weight_format: Format,
+    weight_granularity: Granularity,
+    weight_scale_format: ScaleFormat,
+    batch_invariant: bool,
     weight_global_scale: Tensor | None = None,
+    weight_global_scale_applies: GlobalScale | None = None,
     weight_zero_point: Tensor | None = None,
 ) -> Tensor:
     """y [M, N] in `output_dtype` of x [M, K] in bf16, fp16 or fp32 and codes [N, K]; sums and bias in float32.
 
     weight: bytes of E4M3 (OCP, on every device) or int8 [N, K]; E2M1 uint8 [N, K/2]; INT4 int32 [N, K/8], nibbles of
-    code + 8, the lowest first. weight_scale: float32, or bytes of E8M0 or E4M3, one for `rows_of_scale` x `group`
-    elements, or [N, 1] float32 where group is 0. weight_zero_point: integers in the shape of the scales.
-    weight_global_scale: [1] float32, which divides or multiplies as global_scale says.
+    code + 8, the lowest first. weight_scale: float32, or bytes of E8M0 or E4M3, in the shape that the granularity says;
+    per tensor also [N, 1]. weight_zero_point: integers in the shape of the scales. weight_global_scale: [1] float32,
+    which divides or multiplies as weight_global_scale_applies says.
 
-    The products of x and codes are exact in float32. same_tile: rows do not depend on M. The same M, N and K give the
-    same bits every time.
+    The products of x and codes are exact in float32. batch_invariant: rows do not depend on M. The same M, N and K give
+    the same bits every time.
     """
     (m, k), n = x.shape, weight.shape[0]
-    tile = _tile(m, x.dtype, same_tile)
-    place = _place(group, scale, x.dtype)
+    tile = _tile(m, x.dtype, batch_invariant)
+    tall, group = _shared(weight_granularity, one=weight_scale.numel() == 1)
+    zero = None if weight_zero_point is None else weight_zero_point.expand(weight_scale.shape).contiguous()
+    within = zero is None and group <= tile.deep
+    place = _place(group, weight_format, weight_scale_format, x.dtype, within=within)
     deep = min(group, tile.deep) if place == "sum" else tile.deep
-    tiles = -(-m // tile.high) * -(-n // tile.wide)
+    outer = weight_global_scale_applies or "none"
+    count = -(-m // tile.high) * -(-n // tile.wide)
     steps = -(-k // deep)
-    parts = 1 if same_tile else max(1, min(PROGRAMS // tiles, steps // 4))
+    parts = 1 if batch_invariant else max(1, min(PROGRAMS // count, steps // 4))
     part = -(-steps // parts) * deep
     parts = -(-k // part)
     y = x.new_empty((m, n), dtype=output_dtype)
-    zero = None if weight_zero_point is None else weight_zero_point.contiguous()
     sums = y if parts == 1 else x.new_empty((parts, m, n), dtype=torch.float32)
-    multiply[tiles, parts](
+    multiply[count, parts](
         x, weight.view(torch.uint8), _bytes(weight_scale), zero, weight_global_scale, bias, sums,
         m, n, k, part,
-        CODES=codes, SCALE=scale, GROUP=group, TALL=rows_of_scale, PLACE=place,
-        PACKED=codes in PACKED, ZERO=weight_zero_point is not None, OUTER=global_scale, BIAS=bias is not None,
+        CODES=weight_format, SCALE=weight_scale_format, GROUP=group, TALL=tall, PLACE=place,
+        PACKED=weight_format in PACKED, ZERO=zero is not None, OUTER=outer, BIAS=bias is not None,
         PARTIAL=parts > 1, DECODED=FLOATS[x.dtype], EVEN_K=k % deep == 0,
         BLOCK_M=tile.high, BLOCK_N=tile.wide, BLOCK_K=deep, NEIGHBOURS=NEIGHBOURS,
         num_warps=tile.warps, num_stages=tile.stages,
@@ -109,23 +114,33 @@ def weight_only(
     if parts > 1:
         add_up[m, -(-n // 1024)](
             sums, weight_global_scale, bias, y, m, n, parts,
-            OUTER=global_scale, BIAS=bias is not None, BLOCK=1024, num_warps=4,
+            OUTER=outer, BIAS=bias is not None, BLOCK=1024, num_warps=4,
         )  # fmt: skip
     return y
 
 
-def _tile(m: int, dtype: torch.dtype, same_tile: bool) -> Tile:
+def _tile(m: int, dtype: torch.dtype, batch_invariant: bool) -> Tile:
     if dtype == torch.float32:
         return FLOAT32_TILE
-    return SAME_TILE if same_tile else next(tile for tile in TILES if tile.rows is None or m <= tile.rows)
+    return SAME_TILE if batch_invariant else next(tile for tile in TILES if tile.rows is None or m <= tile.rows)
 
 
-def _place(group: int, scale: str, dtype: torch.dtype) -> str:
-    """Where scales are applied without a rounding: float16 holds E4M3 times E2M1, but not every power of two."""
+def _shared(granularity: Granularity, *, one: bool) -> tuple[int, int]:
+    """How many rows and columns of the weight share a scale, 0 for all of them; one: whether it has one scale."""
+    if granularity in ("per_tensor", "per_channel"):
+        return 0 if one else 1, 0
+    return tiles.tile(granularity, 0, 0)
+
+
+def _place(group: int, codes: Format, scale: ScaleFormat, dtype: torch.dtype, *, within: bool) -> str:
+    """Where scales are applied without a rounding: float16 holds E4M3 times E2M1, but not every power of two.
+
+    within: whether a tile of the program has whole groups, none of which has a zero point of its own.
+    """
     if not group:
         return "row"
-    exact = scale == "e4m3" or (scale == "e8m0" and dtype != torch.float16)
-    return "weight" if exact else "sum"
+    exact = dtype != torch.float16 if scale == "e8m0" else scale == "e4m3" and codes == "fp4_e2m1"
+    return "weight" if exact and within else "sum"
 
 
 def _bytes(scale: Tensor) -> Tensor:

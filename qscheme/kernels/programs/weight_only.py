@@ -18,8 +18,8 @@ def multiply(
 
     The weight is the first operand, as matrix units take that one from registers, where it was decoded. PLACE says
     where its scales go: "weight" onto decoded codes, where that is exact, "sum" onto the sum of each group, "row" onto
-    the whole sum. OUTER divides by a global scale, multiplies by it or has none. PARTIAL: the sums are stored as they
-    are, float32 [parts, M, N], for `add_up`.
+    the whole sum. A scale is that of TALL rows of the weight and GROUP columns, 0 for all. OUTER divides by a global
+    scale, multiplies by it or has none. PARTIAL: the sums are stored as they are, float32 [parts, M, N], for `add_up`.
     """
     decoded: tl.constexpr = tl.float16 if DECODED == "fp16" else tl.bfloat16
     across, down = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
@@ -32,7 +32,7 @@ def multiply(
     in_rows, in_columns = rows < m, columns < n
     start = tl.program_id(1) * part
     groups = tl.cdiv(k, GROUP) if GROUP else 1
-    of_scales = (columns // TALL).to(tl.int64) * groups
+    of_scales = (columns // TALL if TALL else columns * 0).to(tl.int64) * groups
     x_rows = x + rows.to(tl.int64)[None, :] * k
     stored_k = k // 2 if PACKED else k
     weight_rows = weight + columns.to(tl.int64)[:, None] * stored_k
