@@ -122,7 +122,7 @@ class Facts(types.Facts):
         tables: ModuleType | str | Tables | None = None,
         **libraries: str | None,
     ) -> Facts:
-        """The facts of a machine that need not exist; nothing is asked of this one but the version of its torch.
+        """The facts of a machine that need not exist; nothing is asked of this one but its versions.
 
         arch: an architecture, suffixes such as `:sramecc+` are dropped; one that the tables do not know has no matrix
         units, and a note. switches: those that differ from their defaults. tuned: `none`, `all`, a CSV file (see

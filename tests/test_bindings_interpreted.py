@@ -26,12 +26,12 @@ INT8 = [
     Case("int8_tensor_static", "aiter_triton", 56, 144, (5,), False, how="codes"),
 ]
 FP8 = [
-    Case("fp8_block128", "aiter_triton", 200, 384, (1, 33), True),
-    Case("fp8_block128", "aiter_triton", 129, 256, (3, 65), False, "fp16", "e8m0"),
-    Case("fp8_block128", "aiter_triton", 136, 128, (5,), True, how="rotated"),
-    Case("fp8_block128", "aiter_triton", 136, 256, (5,), True, how="codes"),
-    Case("fp8_block128", "aiter_triton", 136, 256, (17,), True, how="invariant"),
-    Case("fp8_block128", "aiter_triton", 136, 256, (5,), True, how="refreshed"),
+    Case("fp8_block128", "aiter_triton", 200, 512, (1, 33), True),
+    Case("fp8_block128", "aiter_triton", 129, 512, (3, 65), False, "fp16", "e8m0"),
+    Case("fp8_block128", "aiter_triton", 136, 512, (5,), True, how="rotated"),
+    Case("fp8_block128", "aiter_triton", 136, 512, (5,), True, how="codes"),
+    Case("fp8_block128", "aiter_triton", 136, 512, (17,), True, how="invariant"),
+    Case("fp8_block128", "aiter_triton", 136, 512, (5,), True, how="refreshed"),
 ]
 FP8_ROWS = [
     Case("fp8_ptpc", "aiter_triton", 41, 131, (1, 3, 33), True),
@@ -39,12 +39,12 @@ FP8_ROWS = [
     Case("fp8_token_x_tensor", "aiter_triton", 48, 96, (5,), True),
     Case("fp8_tensor_static", "aiter_triton", 56, 144, (1, 33), True),
     Case("fp8_tensor_dynamic", "aiter_triton", 56, 144, (5,), True),
-    Case("fp8_block128_ue8m0", "aiter_triton", 136, 256, (5,), True),
+    Case("fp8_block128_ue8m0", "aiter_triton", 136, 512, (5,), True),
 ]
 FP8_TUNED = [
-    Case("fp8_block128", "aiter_triton_tuned", 200, 384, (5,), True),
-    Case("fp8_block128", "aiter_triton_tuned", 200, 384, (5,), True, how="codes"),
-    Case("fp8_block128", "aiter_triton_tuned", 7168, 256, (), tuned=False),
+    Case("fp8_block128", "aiter_triton_tuned", 200, 512, (5,), True),
+    Case("fp8_block128", "aiter_triton_tuned", 200, 512, (5,), True, how="codes"),
+    Case("fp8_block128", "aiter_triton_tuned", 7168, 512, (), tuned=False),
 ]
 FP8_TUNED_WITH_SPLIT = Case("fp8_block128", "aiter_triton", 1024, 8192, (3,), how="invariant")
 FP8_WEIGHTS = [
@@ -201,7 +201,7 @@ def agreements(shapes: dict[str, list[int]]) -> dict[str, dict[str, float]]:
         return {scheme: agreement(scheme, *shape) for scheme, shape in shapes.items()}
 
 
-SHAPES = {"int8_ptpc": [96, 272, 33], "int8_tensor_static": [96, 272, 33], "fp8_block128": [256, 384, 33]}
+SHAPES = {"int8_ptpc": [96, 272, 33], "int8_tensor_static": [96, 272, 33], "fp8_block128": [256, 512, 33]}
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ SHAPES = {"int8_ptpc": [96, 272, 33], "int8_tensor_static": [96, 272, 33], "fp8_
         ),
         (
             "gfx950",
-            {"fp8_block128": [256, 384, 33], "mxfp4": [128, 512, 40]},
+            {"fp8_block128": [256, 512, 33], "mxfp4": [128, 512, 40]},
             {
                 "fp8_block128": ["aiter_ck", "aiter_ck_preshuffle", "aiter_triton", "aiter_triton_tuned", "reference"],
                 "mxfp4": ["aiter_asm", "aiter_triton", "reference", "torch_scaled_mm_mxfp4_plain_scales"],

@@ -31,6 +31,7 @@ RELEASES = ("v0.1.5", "v0.1.8", "v0.1.12", "v0.1.16", "v0.1.20")
 ARCHES: dict[str | tuple[str, str], tuple[str, ...]] = {
     "aiter_triton_preshuffle": ("gfx1250",),
     "aiter_triton_rdna4": ("gfx1201",),
+    "aiter_triton_rdna4_one_split": ("gfx1201",),
     "aiter_triton_tuned": ("gfx950",),
     "aiter_triton_one_split": ("gfx950",),
     ("fp8_w8a16_block128", "aiter_triton_preshuffle"): ("gfx942", "gfx950"),
@@ -46,8 +47,8 @@ ARCHES: dict[str | tuple[str, str], tuple[str, ...]] = {
 SHAPES: dict[str | tuple[str, str], tuple[int, int, tuple[int, ...]]] = {
     "int8_ptpc": (96, 272, (33,)),
     "int8_tensor_static": (96, 272, (33,)),
-    "fp8_block128": (144, 256, (17,)),
-    "fp8_block128_ue8m0": (144, 256, (17,)),
+    "fp8_block128": (144, 1024, (17,)),
+    "fp8_block128_ue8m0": (144, 1024, (17,)),
     "fp8_ptpc": (96, 272, (17,)),
     "fp8_token_x_tensor": (96, 272, (17,)),
     "fp8_tensor_static": (96, 272, (17,)),
@@ -83,6 +84,7 @@ BACKENDS = [
 FIRST: dict[str | tuple[str, str], str] = {
     "aiter_triton_preshuffle": "v0.1.16",
     "aiter_triton_rdna4": "v0.1.16",
+    "aiter_triton_rdna4_one_split": "v0.1.16",
     ("fp8_block128", "aiter_ck_preshuffle"): "v0.1.8",
     ("mxfp4", "aiter_asm"): "v0.1.8",
     ("mxfp4", "aiter_triton_tuned"): "v0.1.8",

@@ -148,7 +148,7 @@ TABLES = {
         fp16             aiter_ck             aiter_triton_tuned  aiter_triton_preshuffle  aiter_triton_rdna4  reference  reference  torch_scaled_mm  reference  reference
         fp32             reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
         n_1000           aiter_ck             aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  reference  reference  reference        reference  reference
-        n_1006           aiter_ck             aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  reference  reference  reference        reference  reference
+        n_1006           aiter_triton         aiter_triton_tuned  aiter_triton             aiter_triton_rdna4  reference  reference  reference        reference  reference
         k_1056           reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
         k_1008           reference            reference           reference                reference           reference  reference  torch_scaled_mm  reference  reference
         k_1006           reference            reference           reference                reference           reference  reference  reference        reference  reference

@@ -99,9 +99,9 @@ _RULES = (
     LintRule(
         "QS104", "a gap",
         "A layer of the scheme exists that no backend runs. A scheme without `claims` claims every machine, so its "
-        "last backend must be unconditional, as the reference is. A scheme with `claims` names the architectures, "
-        "output dtypes and shapes that it serves; these must run with switches at their defaults, the newest "
-        "releases, and no tuned row.",
+        "last backend must be unconditional outside of batch-invariant mode, as the reference is. A scheme with "
+        "`claims` names the architectures, output dtypes and shapes that it serves; these must run with switches at "
+        "their defaults, the newest releases, and no tuned row.",
     ),
     LintRule(
         "QS105", "a weight-only kernel above a native one",
