@@ -33,6 +33,13 @@ FP8 = [
     Case("fp8_block128", "aiter_triton", 136, 512, (17,), True, how="invariant"),
     Case("fp8_block128", "aiter_triton", 136, 512, (5,), True, how="refreshed"),
 ]
+FP8_IN_ONE_SPLIT = [
+    Case("fp8_block128", "aiter_triton_one_split", 200, 384, (1, 33), True),
+    Case("fp8_block128", "aiter_triton_one_split", 129, 256, (65,), False, "fp16", "e8m0"),
+    Case("fp8_block128", "aiter_triton_one_split", 136, 128, (5,), True, how="codes"),
+    Case("fp8_block128", "aiter_triton_one_split", 136, 256, (5,), True, how="refreshed"),
+    Case("fp8_block128_ue8m0", "aiter_triton_one_split", 136, 256, (5,), True),
+]
 FP8_ROWS = [
     Case("fp8_ptpc", "aiter_triton", 41, 131, (1, 3, 33), True),
     Case("fp8_ptpc", "aiter_triton", 48, 96, (5,), False, "fp16", how="codes"),
@@ -44,7 +51,7 @@ FP8_ROWS = [
 FP8_TUNED = [
     Case("fp8_block128", "aiter_triton_tuned", 200, 512, (5,), True),
     Case("fp8_block128", "aiter_triton_tuned", 200, 512, (5,), True, how="codes"),
-    Case("fp8_block128", "aiter_triton_tuned", 7168, 512, (), tuned=False),
+    Case("fp8_block128", "aiter_triton_tuned", 7168, 2048, (), tuned=False),
 ]
 FP8_TUNED_WITH_SPLIT = Case("fp8_block128", "aiter_triton", 1024, 8192, (3,), how="invariant")
 FP8_WEIGHTS = [
@@ -77,6 +84,7 @@ CASES = {
     "gfx950": [
         *INT8,
         *FP8,
+        *FP8_IN_ONE_SPLIT,
         *FP8_ROWS,
         *FP8_TUNED,
         FP8_TUNED_WITH_SPLIT,
@@ -96,7 +104,10 @@ RUN = [
 ]
 
 COMPILED = {"dynamic_per_token_scaled_quant", "dynamic_per_group_scaled_quant_fp4", "gemm_a4w4_asm"}
-GEMM_ONLY = {"aiter_triton": {"fp8_block128"}, "aiter_triton_tuned": {"fp8_block128"}, "aiter_asm": {"mxfp4"}}
+GEMM_ONLY = {
+    **{name: {"fp8_block128"} for name in ("aiter_triton", "aiter_triton_tuned", "aiter_triton_one_split")},
+    "aiter_asm": {"mxfp4"},
+}
 """Backends, by name and scheme, whose quantizer is compiled; the other 8-bit ones have qscheme's own."""
 
 GEMMS = {
@@ -136,8 +147,8 @@ def test_a_bound_layer_is_near_float64(outcomes: dict[tuple[str, Case], dict[str
 
 
 def test_a_backend_reaches_its_triton_kernel(outcomes: dict[tuple[str, Case], dict[str, Any]]) -> None:
-    for case in [case for _, case in RUN if case.backend != "aiter_asm"]:
-        for launched in outcomes["gfx950", case]["kernels"]:
+    for arch, case in [(arch, case) for arch, case in RUN if case.backend != "aiter_asm"]:
+        for launched in outcomes[arch, case]["kernels"]:
             assert GEMMS[case.scheme] in [name for name, _ in launched]
 
 
@@ -173,6 +184,12 @@ def test_the_tuned_tile_of_fp8_weights_splits_k_where_the_mode_allows_it(
     split, one = (outcomes["gfx950", case]["kernels"][0][0] for case in (FP8_WEIGHTS_TUNED, FP8_WEIGHTS_IN_ONE_SPLIT))
     assert [GEMMS["fp8_w8a16_block128"], "NUM_KSPLIT=8"] == list(split)
     assert [GEMMS["fp8_w8a16_block128"], "NUM_KSPLIT=1"] == list(one)
+
+
+def test_a_k_that_splits_would_cut_is_not_split(outcomes: dict[tuple[str, Case], dict[str, Any]]) -> None:
+    for case in FP8_IN_ONE_SPLIT:
+        details = {detail for each in outcomes["gfx950", case]["kernels"] for name, detail in each if "gemm" in name}
+        assert {"NUM_KSPLIT=1"} == details
 
 
 @pytest.mark.parametrize("case", SPLIT_OFF, ids=str)
@@ -220,7 +237,10 @@ SHAPES = {"int8_ptpc": [96, 272, 33], "int8_tensor_static": [96, 272, 33], "fp8_
             "gfx950",
             {"fp8_block128": [256, 512, 33], "mxfp4": [128, 512, 40]},
             {
-                "fp8_block128": ["aiter_ck", "aiter_ck_preshuffle", "aiter_triton", "aiter_triton_tuned", "reference"],
+                "fp8_block128": [
+                    *("aiter_ck", "aiter_ck_preshuffle", "aiter_triton", "aiter_triton_one_split", "aiter_triton_tuned"),
+                    "reference",
+                ],
                 "mxfp4": ["aiter_asm", "aiter_triton", "reference", "torch_scaled_mm_mxfp4_plain_scales"],
             },
         ),

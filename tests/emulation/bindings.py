@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import qscheme
-from qscheme.tables import load
+from qscheme.signatures import ReleaseOffers
+from qscheme.tables import load, shipped_schemes
 from qscheme.tuned import ALL_TUNED
+from qscheme.types import Library
 
 from . import layers
 from .device import CALLS, DEVICE
@@ -53,10 +55,13 @@ class Case:
 
 
 def machine(every_shape_tuned: bool = True, batch_invariant: bool = False) -> types.Facts:
-    """The facts of this machine with its AITER, but for the GPU, the one that the stand-ins pretend, and switches on."""
+    """The facts of this machine with its AITER, but for the GPU that the stand-ins pretend, its ROCm, and switches on."""
     facts = qscheme.Facts.of_this_machine("cpu")
+    libraries = {**facts.libraries, "rocm": Library("rocm", version="7.3")}
     return dataclasses.replace(
         facts,
+        libraries=libraries,
+        offers=ReleaseOffers(libraries, shipped_schemes() / "releases"),
         device=load().devices[DEVICE.arch],
         compute_units=DEVICE.compute_units,
         tuned=ALL_TUNED if every_shape_tuned else facts.tuned,
@@ -83,7 +88,7 @@ def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor],
     if scheme.startswith("nvfp4"):
         return layers.fp4_levels(layer.level(layer.input_global_scale))
     if scheme == "fp8_block128":
-        return layers.fp8_groups(DEVICE.fp8, divide=backend == "aiter_triton_rdna4")
+        return layers.fp8_groups(DEVICE.fp8, divide=backend.startswith("aiter_triton_rdna4"))
     if scheme == "fp8_w8a16_block128":
         return layers.as_it_is
     if scheme == "fp8_block128_a_mxfp8":

@@ -13,13 +13,13 @@ from .device import CALLS, DEVICE, Tile, aiter_folder, check, compiled, padded_m
 from .memory import read, read_rows, write_rows
 
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+SIGNED = (*MAGNITUDES, *(-value for value in MAGNITUDES))
+PAIRS = torch.tensor([(low, high) for high in SIGNED for low in SIGNED])
 
 
 def decode_codes(packed: torch.Tensor) -> torch.Tensor:
     """Turn bytes [rows, K/2], even index in the low nibble, into float32 [rows, K]."""
-    table = torch.tensor([*MAGNITUDES, *(-value for value in MAGNITUDES)])
-    nibbles = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2)
-    return table[nibbles.long()]
+    return PAIRS[packed.int()].flatten(-2)
 
 
 def encode_codes(values: torch.Tensor) -> torch.Tensor:

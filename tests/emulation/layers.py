@@ -259,6 +259,10 @@ def fp8_groups(fp8: torch.dtype, divide: bool = False) -> Callable[[torch.Tensor
     return quantize
 
 
+BETWEEN = (torch.tensor(FP4[:7], dtype=torch.float64) + torch.tensor(FP4[1:8], dtype=torch.float64)) / 2
+"""The values in the middle of two that FP4 has: ties."""
+
+
 def fp4_blocks(rounds_up_from: float, ties_away: bool = False) -> Callable[[torch.Tensor], Quantized]:
     """MXFP4 in blocks of 32: the exponent of amax, one more from a mantissa on, less 2; codes to the nearest.
 
@@ -272,11 +276,9 @@ def fp4_blocks(rounds_up_from: float, ties_away: bool = False) -> Callable[[torc
         mantissa, exponent = torch.frexp(amax)
         exponent = exponent - 3 + (mantissa * 2 >= rounds_up_from).to(torch.int32)
         scaled = blocks / torch.exp2(exponent.double()).unsqueeze(2)
-        distance = (scaled.abs().unsqueeze(-1) - torch.tensor(FP4[:8], dtype=torch.float64)).abs()
-        code = distance.argmin(-1)
-        above = (code + 1).clamp(max=7)
-        tied = distance.gather(-1, above.unsqueeze(-1)).squeeze(-1) == distance.amin(-1)
-        code = torch.where(tied & (ties_away | (code % 2 == 1)), above, code) + 8 * (scaled < 0)
+        size = scaled.abs().contiguous()
+        lower, upper = torch.bucketize(size, BETWEEN), torch.bucketize(size, BETWEEN, right=True)
+        code = (upper if ties_away else torch.where(lower % 2 == 1, upper, lower)) + 8 * (scaled < 0)
         code = code.to(torch.uint8).view(x.shape)
         return code[:, ::2] | code[:, 1::2] << 4, (exponent + 127).to(torch.uint8)
 

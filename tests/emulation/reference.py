@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FP4 = [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6]
+FP4_PAIRS = torch.tensor([[FP4[byte & 15], FP4[byte >> 4]] for byte in range(256)], dtype=torch.float64)
+"""The two values of each byte."""
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -31,9 +33,7 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
 def values_of_codes(codes: torch.Tensor) -> torch.Tensor:
     """Return the float64 values of int8, fp8 or packed FP4 codes [rows, K or K/2]."""
     if codes.dtype in (torch.uint8, torch.float4_e2m1fn_x2):
-        data = codes.view(torch.uint8)
-        pairs = [[FP4[byte & 15], FP4[byte >> 4]] for byte in range(256)]
-        return torch.tensor(pairs, dtype=torch.float64)[data.long()].flatten(-2)
+        return FP4_PAIRS[codes.view(torch.uint8).int()].flatten(-2)
     return codes.double()
 
 

@@ -53,6 +53,7 @@ def in_process(
         environment = {name: value for name, value in os.environ.items() if name not in DROPPED}
         environment["PYTHONPATH"] = os.pathsep.join(str(path) for path in (ROOT, ROOT / "generated", ROOT / "tests"))
         environment["TMPDIR"] = folder
+        environment["OMP_NUM_THREADS"] = "1"  # the tensors are small: threads cost more than they give
         if interpret:
             environment["TRITON_INTERPRET"] = "1"
         result = Path(folder) / "result.json"

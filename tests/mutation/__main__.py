@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tensors are small
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "generated"), str(ROOT)]
 
 
