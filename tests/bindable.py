@@ -22,6 +22,7 @@ N, K = 128, 256
 SIZES = (
     (N, K, torch.bfloat16),
     (128, 512, torch.bfloat16),
+    (128, 1024, torch.bfloat16),
     (64, 1536, torch.bfloat16),
     (256, 128, torch.float16),
     (1024, 256, torch.bfloat16),

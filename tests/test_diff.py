@@ -78,8 +78,15 @@ BLOCK_CK = """  - name: aiter_ck
 def test_the_points_of_a_removed_backend_go_to_the_next_one(tmp_path: Path) -> None:
     assert [
         "fp8_block128: aiter_ck -> aiter_triton",
-        "  on gfx942 or gfx950 with aiter v0.1.5 or later, K % 128 = 0, output in bf16 or fp16, "
-        "unless aiter_triton_tuned or aiter_ck_preshuffle or aiter_asm_flatmm runs",
+        "  on gfx942 with aiter v0.1.5 or later, N % 8 = 0, K % 128 = 0, output in bf16 or fp16, "
+        "unless aiter_ck_preshuffle or aiter_asm_flatmm runs",
+        "  on gfx950 with aiter v0.1.5 or later, N % 8 = 0, K % 512 = 0, output in bf16 or fp16, "
+        "unless aiter_triton_tuned or aiter_ck_preshuffle runs",
+        "  on gfx950 with aiter v0.1.18 or later, N % 8 = 0, K % 128 = 0 and K % 512 != 0, output in bf16 or fp16, "
+        "unless aiter_triton_tuned or aiter_ck_preshuffle runs",
+        "fp8_block128: aiter_ck -> aiter_triton_one_split",
+        "  on gfx950 with aiter v0.1.5 to v0.1.17, N % 8 = 0, K % 128 = 0 and K % 512 != 0, output in bf16 or fp16, "
+        "unless aiter_ck_preshuffle runs",
     ] == lines(tmp_path, ("fp8_block128", BLOCK_CK, ""))
 
 
@@ -130,8 +137,10 @@ def test_two_backends_that_change_places_change_where_both_run(tmp_path: Path) -
         text.index(f"  - name: {name}") for name in ("aiter_ck ", "aiter_triton", "torch_scaled_mm")
     )
     path.write_text(text[:start] + text[second:third] + text[start:second] + text[third:])
-    (move,) = difference(BEFORE, catalogue_of(path.parent)).moved
-    assert ("fp8_block128_ue8m0", "aiter_ck", "aiter_triton") == (move.scheme, move.before, move.after)
+    moved = difference(BEFORE, catalogue_of(path.parent)).moved
+    assert [("fp8_block128_ue8m0", "aiter_ck", after) for after in ("aiter_triton", "aiter_triton_one_split")] == [
+        (move.scheme, move.before, move.after) for move in moved
+    ]
 
 
 EDITS: dict[str, list[tuple[str, str, str]]] = {
@@ -175,13 +184,13 @@ def test_every_point_moves_as_the_decisions_on_both_sides_say(name: str, tmp_pat
 
 def test_a_region_names_the_better_backends_that_run_inside_it_and_no_others(tmp_path: Path) -> None:
     found = difference(BEFORE, catalogue_of(edited(tmp_path, *EDITS["a backend less"])))
-    (move,) = found.moved
-    space, side = move.space, Side.of(BEFORE)
-    decided = space.decisions(side, BEFORE.schemes[1])
-    for cube, better in move.told:
-        inside = {d.backend for d in decided if overlap([cube], d.cubes)}
-        assert {"aiter_ck", *better} == inside
-        assert space.full != cube
+    assert len(found.moved) == 2
+    for move in found.moved:
+        decided = move.space.decisions(Side.of(BEFORE), BEFORE.schemes[1])
+        for cube, better in move.told:
+            inside = {d.backend for d in decided if overlap([cube], d.cubes)}
+            assert {"aiter_ck", *better} == inside
+            assert move.space.full != cube
 
 
 def test_every_mask_of_an_axis_has_words_of_its_own() -> None:
@@ -267,13 +276,13 @@ def test_the_command_says_that_nothing_differs(monkeypatch: Any, capsys: Any) ->
 def test_the_command_fails_where_something_differs(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     folder = edited(tmp_path, *EDITS["a backend less"])
     code, out, err = run(monkeypatch, capsys, SHIPPED, folder)
-    assert (1, 2, "") == (code, len(out.splitlines()), err)
+    assert (1, 6, "") == (code, len(out.splitlines()), err)
     code, out, err = run(monkeypatch, capsys, SHIPPED, folder, "--json")
     found = json.loads(out)
     assert (1, True, []) == (code, found["changed"], found["schemes"]["added"])
-    (move,) = found["decisions"]
+    move, _ = found["decisions"]
     assert ("fp8_block128", "aiter_ck", "aiter_triton") == (move["scheme"], move["before"], move["after"])
-    assert {"arch": ["gfx942", "gfx950"], "k": "K % 128 = 0"}.items() <= move["regions"][0]["where"].items()
+    assert {"arch": ["gfx942"], "k": "K % 128 = 0"}.items() <= move["regions"][0]["where"].items()
     assert all("aiter" in str(exact["library aiter"]["text"]) for exact in move["exact"])
 
 

@@ -517,8 +517,6 @@ def why_not_aiter_triton_rdna4(facts: Facts, layer: LayerFacts) -> list[Reason]:
         reasons.append(Reason("hardware", "gfx1201", facts.arch))
     if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
         reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
-    if facts.arch == "gfx1201" and facts.older("aiter", "v0.1.15"):
-        reasons.append(Reason("library", "aiter v0.1.15 or later on gfx1201", facts.version("aiter")))
     reasons += facts.lacks(QUANTIZE, TRITON_GEMM_A8W8_BLOCKSCALE_ONE_SPLIT, TRITON_GEMM_A8W8_BLOCKSCALE)
     if layer.k % 128 != 0:
         reasons.append(Reason("layer", "K a multiple of 128", layer.found_k(128)))
