@@ -24,12 +24,15 @@ COLD = 200_000_000 if torch.version.hip is None else 800_000_000
 
 
 def timed(schemes: Sequence[str], facts: Facts, device: torch.device, quick: bool) -> list[Result]:
-    """The time of every backend of every scheme that runs here, and of bf16 torch.nn.functional.linear beside it."""
+    """The time of every backend of each scheme that more than the reference runs here, and of bf16
+    torch.nn.functional.linear beside it."""
     found: list[Result] = []
     bf16: dict[tuple[int, int, int], float] = {}
     for name in schemes:
         scheme = load().scheme(name)
         here = [backend for backend in scheme.backends if not reasons_here(scheme, backend, facts)]
+        if all(backend.on_use == "warn" for backend in here):
+            continue  # a fallback alone, which nobody takes for its speed
         for place, (n, k) in enumerate(timed_shapes(here, facts)[: 1 if quick else 2] if here else ()):
             runs = [backend for backend in here if not reasons_against(backend, facts, n, k)]
             layer = random_layer(scheme, n, k, False, torch.bfloat16)
