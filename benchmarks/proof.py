@@ -54,7 +54,7 @@ def page() -> str:
     assert not problems, problems
     of_releases = releases(catalogue)
     emulated, interpreted = cases(EMULATED), cases(INTERPRETED)
-    papers, own = on_paper(), of_our_own()
+    later, papers, own = of_later_releases(), on_paper(), of_our_own()
     devices = [json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "proof").glob("*.json"))]
     lines = [INTRODUCTION.rstrip(), ""]
     lines += [
@@ -67,8 +67,10 @@ def page() -> str:
             of_aiter = any(kernel.symbols[0].startswith("aiter.") for kernel in backend.kernels)
             row = [
                 of_releases.get(key, "not AITER's") if of_aiter else "not AITER's",
-                held(emulated.get(key)) if of_aiter else papers.get(key, "not AITER's"),
-                held(interpreted.get(key)) if of_aiter else own.get(key, "not AITER's"),
+                "; ".join(filter(None, (counted(emulated.get(key)), later.get(key)))) or "no"
+                if of_aiter
+                else papers.get(key, "not AITER's"),
+                counted(interpreted.get(key)) or "no" if of_aiter else own.get(key, "not AITER's"),
                 "; ".join(filter(None, (on_gpu(device, key) for device in devices))) or "no",
             ]
             lines.append(f"| {scheme.name} | {backend.name} | {' | '.join(row)} |")
@@ -98,11 +100,20 @@ def cases(module: str) -> dict[Key, list[Any]]:
     return found
 
 
+def of_later_releases() -> dict[Key, str]:
+    """The backends of AITER that are called on paper, with the signatures of each of some releases."""
+    loaded = importlib.import_module(ON_PAPER)
+    found: dict[Key, list[Any]] = {}
+    for scheme, backend, arch, _ in loaded.WORKING:
+        found.setdefault((scheme, backend), []).extend((arch, case) for case in loaded.cases(scheme, backend))
+    return {key: f"on paper, {counted(rows)}" for key, rows in found.items()}
+
+
 def on_paper() -> dict[Key, str]:
     """The backends of torch that are called on paper."""
     loaded = importlib.import_module(TORCH)
     return {
-        (scheme, backend): f"torch on paper, {', '.join(arches)}: {len(arches) * len(loaded.ROWS)} calls"
+        (scheme, backend): f"torch on paper, {', '.join(arches)}: {calls(len(arches) * len(loaded.ROWS))}"
         for scheme, backend, arches, _ in loaded.CASES
     }
 
@@ -113,11 +124,14 @@ def of_our_own() -> dict[Key, str]:
     return {(scheme, loaded.BACKEND): f"our own: {len(loaded.cases_of(scheme))} calls" for scheme in loaded.SCHEMES}
 
 
-def held(rows: list[Any] | None) -> str:
+def counted(rows: list[Any] | None) -> str | None:
     if not rows:
-        return "no"
-    arches = ", ".join(sorted({arch for arch, _ in rows}))
-    return f"{arches}: {sum(len(case.rows) for _, case in rows)} calls"
+        return None
+    return f"{', '.join(sorted({arch for arch, _ in rows}))}: {calls(sum(len(case.rows) for _, case in rows))}"
+
+
+def calls(count: int) -> str:
+    return f"{count} call" + "s" * (count != 1)
 
 
 def on_gpu(device: dict[str, Any], key: Key) -> str | None:
@@ -170,7 +184,8 @@ their results.
 2. **AITER's own Python on the CPU.** `python -m pytest tests/test_bindings_emulated.py`: the real package amd-aiter 0.1.7.post2.dev18 with
    stand-ins for the ROCm probes and the compiled modules alone, which compute in float32 from the bytes they are given. A missing shuffle, a transposed
    scale or a swapped argument gives wrong numbers: `python -m tests.mutation` flips each of them, one at a time, and shows that each is caught or
-   equal byte for byte. Releases that PyPI does not have are called on paper, by fakes with their exact signatures.
+   equal byte for byte. Releases that PyPI does not have are called on paper,
+   by fakes with their exact signatures: `python -m pytest tests/test_bindings_releases.py`.
 3. **AITER's real Triton kernels in Triton's CPU interpreter.** `python -m pytest tests/test_bindings_interpreted.py`. Where a backend's quantizer is compiled, the
    reference quantizer of the same rule takes its place ("GEMM only"). qscheme's own Triton kernels run there too, every code and scale byte included:
    `python -m pytest tests/test_weight_only.py`.

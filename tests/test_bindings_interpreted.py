@@ -238,7 +238,13 @@ SHAPES = {"int8_ptpc": [96, 272, 33], "int8_tensor_static": [96, 272, 33], "fp8_
             {"fp8_block128": [256, 512, 33], "mxfp4": [128, 512, 40]},
             {
                 "fp8_block128": [
-                    *("aiter_ck", "aiter_ck_preshuffle", "aiter_triton", "aiter_triton_one_split", "aiter_triton_tuned"),
+                    *(
+                        "aiter_ck",
+                        "aiter_ck_preshuffle",
+                        "aiter_triton",
+                        "aiter_triton_one_split",
+                        "aiter_triton_tuned",
+                    ),
                     "reference",
                 ],
                 "mxfp4": ["aiter_asm", "aiter_triton", "reference", "torch_scaled_mm_mxfp4_plain_scales"],

@@ -130,6 +130,12 @@ def case(scheme: str, backend: str, how: str) -> Case:
     return Case(scheme, backend, n, k, rows, bias=True, dtype="fp16" if "flatmm" in backend else "bf16", how=how)
 
 
+def cases(scheme: str, backend: str) -> list[Case]:
+    """The layer called with x, and with codes where the scheme has any."""
+    ways = ("x",) if load().scheme(scheme).activation is None else ("x", "codes")
+    return [case(scheme, backend, how) for how in ways]
+
+
 def shape(scheme: str, backend: str) -> tuple[int, int, tuple[int, ...]]:
     return SHAPES.get((scheme, backend)) or SHAPES[scheme]
 
@@ -148,8 +154,7 @@ def test_every_operand_stands_at_its_parameter(
     installed: PaperAiter, scheme: str, backend: str, arch: str, release: str
 ) -> None:
     facts = machine(arch, release)
-    ways = ("x",) if load().scheme(scheme).activation is None else ("x", "codes")
-    for wanted in (case(scheme, backend, how) for how in ways):
+    for wanted in cases(scheme, backend):
         errors = outcome(wanted, facts=facts)["errors"]
         assert {} == {rows: error for rows, error in zip(wanted.rows, errors, strict=True) if not error <= ROUNDING}
 
