@@ -167,6 +167,8 @@ def errors(
     activation, allowed = bound.activation, QUANTIZED
     if scheme.activation is not None and activation is not None:
         allowed = FULL[scheme.activation.format] * (2 if activation.rule.round == "truncate" else 1)
+        if activation.scale == "e8m0" and scheme.activation.format == "fp8_e4m3":
+            allowed *= 1.25  # small x of a tile whose scale is up to twice as large are subnormal more often
         found["rule"] = list(activation.rule)
     shape: Result = {"n": n, "k": k, "bias": bias, "dtype": str(dtype), "allowed_full": allowed, "rows": {}}
     found["shapes"].append(shape)
