@@ -259,6 +259,13 @@ def test_the_generated_code_of_the_readme_is_what_is_generated() -> None:
     assert [] == [text for text in excerpts if text.strip("\n") not in EXCERPT.read_text()]
 
 
+def test_the_house_names_every_module() -> None:
+    text = (ROOT / "docs" / "design.md").read_text()
+    house = text[text.index("```\nqscheme/") : text.index("```\n", text.index("```\nqscheme/") + 4)]
+    modules = [path.stem for path in (ROOT / "qscheme").rglob("*.py") if not path.stem.startswith("lint_")]
+    assert set() == set(modules) - set(re.findall(r"(\w+)\.py", house))
+
+
 def test_no_page_holds_a_place_for_text_that_is_missing() -> None:
     found = {
         page.name: re.findall(r"\b(?:[A-Z]{3,}_(?:EXCERPT|OUTPUT|SENTENCES)|TODO|FIXME)\b", page.read_text())
