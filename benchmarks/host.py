@@ -151,7 +151,7 @@ def by_hand(scheme: str, backend: str, kernels: dict[str, Callable], bound: qsch
 
         def rows(x: Tensor) -> Tensor:
             codes, scale = quantize(x, quant_dtype=torch.int8)
-            return gemm(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=None, dtype=bf16)
+            return gemm(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=bf16)
     elif scheme == "fp8_block128" and backend in ("aiter_ck", "aiter_ck_preshuffle"):
         turned = backend == "aiter_ck_preshuffle"
         quantize = kernels["aiter.per_group_quant_hip"]
@@ -202,7 +202,7 @@ def by_hand(scheme: str, backend: str, kernels: dict[str, Callable], bound: qsch
         def rows(x: Tensor) -> Tensor:
             codes, scale = reference_quantize(x, quantize, scale=given)
             scale = layouts.expand_rows(scale, x.shape[0])
-            return gemm(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, bias=None, dtype=bf16)
+            return gemm(XQ=codes, WQ=weight, x_scale=scale, w_scale=weight_scale, dtype=bf16)
 
     return guarded(K, N, rows)
 
@@ -275,7 +275,7 @@ def opaque_cost() -> dict[str, object]:
     op = kernel.opaque(gemm)
     codes, weight = torch.empty(16, K, dtype=torch.int8), torch.empty(N, K, dtype=torch.int8)
     operands = {
-        "XQ": codes, "WQ": weight, "x_scale": torch.ones(16, 1), "w_scale": torch.ones(N, 1), "bias": None,
+        "XQ": codes, "WQ": weight, "x_scale": torch.ones(16, 1), "w_scale": torch.ones(N, 1),
         "dtype": torch.bfloat16,
     }  # fmt: skip
     direct, through = median_ns([lambda: gemm(**operands), lambda: op(**operands)])
