@@ -13,8 +13,6 @@ import pytest
 from folders import edited, problems
 from pydantic import BaseModel
 
-from qscheme import types
-from qscheme.compiler import words
 from qscheme.compiler.emit import emit
 from qscheme.compiler.folder import read_folder
 from qscheme.compiler.resolve import resolve
@@ -146,18 +144,6 @@ def test_every_field_of_a_kernel_says_what_it_means(name: str) -> None:
     described = {field for _, field, text in fields(getattr(kernel_model, name)) if text}
 
     assert set(getattr(kernel_model, name).model_fields) - described <= plain
-
-
-@pytest.mark.parametrize(
-    ("word", "in_library"),
-    [
-        ("Format", types.Format),
-        ("ScaleFormat", types.ScaleFormat),
-        ("Granularity", types.Granularity),
-    ],
-)
-def test_the_words_of_the_language_are_words_of_the_library(word: str, in_library: object) -> None:
-    assert set(typing.get_args(getattr(words, word))) <= set(typing.get_args(in_library))
 
 
 @pytest.mark.parametrize("field", ["since", "until"])

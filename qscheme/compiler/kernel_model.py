@@ -13,10 +13,7 @@ from qscheme.compiler.words import (
     Count,
     Filled,
     Float,
-    Format,
     GemmRole,
-    GlobalScale,
-    Granularity,
     Holds,
     Keyword,
     Layout,
@@ -24,7 +21,6 @@ from qscheme.compiler.words import (
     QuantizerRole,
     Release,
     Rows,
-    ScaleFormat,
     ScaleLayout,
     Storage,
     Symbol,
@@ -33,6 +29,7 @@ from qscheme.compiler.words import (
     Word,
     either,
 )
+from qscheme.types import Format, GlobalScale, Granularity, ScaleFormat
 
 
 class LayoutUntil(Closed):

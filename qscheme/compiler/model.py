@@ -11,22 +11,18 @@ from qscheme.compiler.words import (
     Count,
     Filled,
     Float,
-    Format,
-    GlobalScale,
-    Granularity,
     Holds,
     Keyword,
     Multiple,
-    Packing,
     Release,
     Rows,
-    ScaleFormat,
     Symbol,
     Text,
     Vendor,
     Word,
     either,
 )
+from qscheme.types import Format, GlobalScale, Granularity, Packing, ScaleFormat
 
 
 class MultipleOf(Filled):

@@ -83,13 +83,6 @@ Release: TypeAlias = Annotated[str, StringConstraints(pattern=RELEASE, max_lengt
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=PRINTABLE)]
 Float: TypeAlias = Literal["bf16", "fp16", "fp32"]
 Vendor: TypeAlias = Literal["amd", "nvidia", "cpu"]
-Format: TypeAlias = Literal["int8", "fp8_e4m3", "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "int4"]
-ScaleFormat: TypeAlias = Literal["fp32", "e8m0", "e4m3", "e5m3"]
-GlobalScale: TypeAlias = Literal["divide", "multiply"]
-Packing: TypeAlias = Literal["plain", "int32_columns", "awq", "quark", "gptq", "gptq_v2"]
-Granularity: TypeAlias = Literal[
-    "per_tensor", "per_token", "per_channel", "1x128", "128x128", "1x64", "1x32", "1x16", "32x32"
-]
 Storage: TypeAlias = Literal["bytes", "fp4x2", "e8m0"]
 ScaleLayout: TypeAlias = Literal[
     "row_major", "per_row", "row_vector", "k_major", "column_major", "padded_column_major", "swizzle_e8m0_32x8",
