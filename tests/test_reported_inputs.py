@@ -197,3 +197,8 @@ def test_a_zero_tile_under_a_small_global_scale_gives_no_nan_scale() -> None:
     scale = numerics.quantize(x, operand, global_scale=numerics.find_global_scale(x, operand))[1]
     assert torch.float8_e4m3fn == scale.dtype
     assert 0x7F not in scale.view(torch.uint8).flatten().tolist()
+
+
+def test_block_scales_of_torch_need_the_cuda_that_has_them() -> None:
+    for cuda, expected in (("12.8", "reference"), ("12.9", "torch_scaled_mm"), ("13.0", "torch_scaled_mm")):
+        assert expected == chosen("fp8_block128", 4096, 4096, Facts.simulate("sm_90", cuda=cuda))

@@ -330,6 +330,8 @@ def why_not_torch_scaled_mm(facts: Facts, layer: LayerFacts) -> list[Reason]:
     reasons: list[Reason] = []
     if facts.arch != "sm_90":
         reasons.append(Reason("hardware", "sm_90", facts.arch))
+    if facts.outside("cuda", "v12.9", None):
+        reasons.append(Reason("library", "cuda v12.9 or later", facts.version("cuda")))
     reasons += facts.lacks(QUANTIZE, SCALED_MM_1X128)
     if layer.n % 16 != 0:
         reasons.append(Reason("layer", "N a multiple of 16", layer.found_n(16)))
