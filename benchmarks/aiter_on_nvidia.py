@@ -43,7 +43,8 @@ from qscheme.types import Operand
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from qscheme.types import Backend, Facts, Kernel, Rule
+    from qscheme.machine import Facts
+    from qscheme.types import Backend, Kernel, Rule
 
 ARCH, COMPUTE_UNITS = "gfx950", 256
 AMD_OPTIONS = ("waves_per_eu", "matrix_instr_nonkdim", "kpack")

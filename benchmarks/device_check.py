@@ -36,7 +36,7 @@ from qscheme.tables import load
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qscheme.types import Facts
+    from qscheme.machine import Facts
 
 
 def main() -> int:

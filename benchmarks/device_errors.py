@@ -22,8 +22,9 @@ from device_model import (
 )
 
 import qscheme
+from qscheme.layer import LayerFacts
 from qscheme.tables import load
-from qscheme.types import BATCH_INVARIANT, LayerFacts
+from qscheme.types import BATCH_INVARIANT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from device_model import Expected, RandomLayer
 
     from qscheme.binding import Bound
-    from qscheme.types import Backend, Facts, Reason, Scheme
+    from qscheme.machine import Facts
+    from qscheme.types import Backend, Reason, Scheme
 
 QUANTIZED = 0.005
 """What the error against the float64 product of the quantized operands may be; bf16 output alone makes 0.0017."""

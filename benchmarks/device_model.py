@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from qscheme.types import Activation, Operand, Rule, Scheme
+    from qscheme.decision import Activation
+    from qscheme.types import Operand, Rule, Scheme
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 FORMATS = ("int8", "fp8_e4m3", "fp4_e2m1", "int4")

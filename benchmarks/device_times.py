@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from qscheme.binding import Bound
-    from qscheme.types import Backend, Facts, Scheme
+    from qscheme.machine import Facts
+    from qscheme.types import Backend, Scheme
 
 TIMED_ROWS = (1, 16, 64, 128, 512, 4096)
 COLD = 200_000_000 if torch.version.hip is None else 800_000_000

@@ -30,7 +30,8 @@ from qscheme.tables import load, shipped_schemes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qscheme.types import Call, Decision, Layer, Mismatch, Refusal
+    from qscheme.decision import Decision, Mismatch, Refusal
+    from qscheme.types import Call, Layer
 
 N, K = 7168, 2048
 ARITHMETIC = 0.005

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import torch.distributed as distributed
 
+from qscheme.decision import Decision
 from qscheme.errors import Disagreement, QschemeError
-from qscheme.types import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

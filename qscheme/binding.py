@@ -11,36 +11,24 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from qscheme.decision import Activation
 from qscheme.errors import BindFailed, InvalidInput, InvalidLayer
 from qscheme.formats import packed_columns
 from qscheme.numerics import rotate_hadamard, scale_shape
-from qscheme.operands import CODES, DTYPES, layer_facts, operands_of
-from qscheme.types import Activation
+from qscheme.operands import CODES, DTYPES, OUT_DTYPES, layer_facts, operands_of, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from qscheme.types import (
-        Backend,
-        Call,
-        Decision,
-        Facts,
-        Kernel,
-        Layer,
-        LayerFacts,
-        Operands,
-        Prepared,
-        QuantizedRows,
-        Rows,
-        Scheme,
-    )
+    from qscheme.decision import Decision
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import Backend, Call, Kernel, Layer, Prepared, QuantizedRows, Rows, Scheme
 
 OPERANDS = (
     "weight", "weight_scale", "input_scale", "bias", "weight_global_scale", "weight_zero_point", "input_global_scale",
 )  # fmt: skip
 """The prepared tensors, by name."""
-
-FLOATS = {word: dtype for dtype, word in DTYPES.items()}
 
 _adapted: dict[tuple[Kernel, int, int, bool], tuple[object, Callable[..., object]]] = {}
 _lock = threading.Lock()
@@ -123,10 +111,11 @@ class Bound:
         """
         if layer.scheme != self._scheme.name:
             raise InvalidLayer(self.name, "scheme", self._scheme.name, layer.scheme)
-        about = layer_facts(layer, self._scheme)
+        given = read(layer)
+        about = layer_facts(given, self._scheme)
         if about != self._about:
             raise InvalidLayer(self.name, "layer", f"the one that was bound, {self._about}", str(about))
-        operands = operands_of(layer, self._scheme, about)
+        operands = operands_of(given, self._scheme, about)
         backend = next(found for found in self._scheme.backends if found.name == self.backend)
         pairs = [*_pairs(self._prepared, backend.prepare(operands, self._facts))]
         for operand, old, new in pairs:
@@ -246,7 +235,7 @@ def _load(scheme: Scheme, backend: Backend, facts: Facts, rotated: bool) -> _Loa
         for kernel, function in zip(backend.kernels, eager, strict=True)
     )
     compiled = opaque if any(kernel.opaque for kernel in backend.kernels) else ()
-    inputs = tuple(FLOATS[word] for word in backend.inputs) or tuple(DTYPES)
+    inputs = tuple(OUT_DTYPES[word] for word in backend.inputs) or tuple(DTYPES)
     return _Loaded(eager, compiled, rotates, _activation(scheme, backend, facts), inputs)
 
 

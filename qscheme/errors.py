@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from qscheme.types import Decision
+    from qscheme.decision import Decision
 
 
 class QschemeError(Exception):

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 from urllib.parse import unquote, urlsplit
 
-from qscheme import types
+from qscheme import machine
 from qscheme.errors import UnknownFact, UnknownSwitch, suggestion
+from qscheme.machine import Library
 from qscheme.releases import parsed, read_history
 from qscheme.signatures import ReleaseOffers, is_library
 from qscheme.tables import load, shipped_schemes
 from qscheme.tuned import ALL_TUNED, NOTHING_TUNED, TunedFiles, TunedLibraries, read_tuned
-from qscheme.types import TOOLCHAIN, Device, Library, LibrarySource
+from qscheme.types import TOOLCHAIN, Device, LibrarySource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from qscheme.machine import Tuned
     from qscheme.releases import History
     from qscheme.tables import Tables
-    from qscheme.types import Switch, Tuned
+    from qscheme.types import Switch
 
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
 _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
@@ -74,7 +76,7 @@ class _Gpu:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Facts(types.Facts):
+class Facts(machine.Facts):
     """What is known about a machine, probed or given.
 
     origins says where each fact came from: `device`, `compute_units`, `tuned`, `switch NAME`, `library NAME` and

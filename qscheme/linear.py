@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qscheme.binding import Bound
-    from qscheme.types import Facts, Operand, Scheme
+    from qscheme.machine import Facts
+    from qscheme.types import Operand, Scheme
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 

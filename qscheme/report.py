@@ -17,8 +17,9 @@ from qscheme.types import BATCH_INVARIANT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from qscheme.decision import Decision
     from qscheme.tables import Tables
-    from qscheme.types import Decision, Layer, Operand
+    from qscheme.types import Layer, Operand
 
 
 def words_of_switches(words: Sequence[str], *, batch_invariant: bool) -> dict[str, bool]:

@@ -9,20 +9,23 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from qscheme.binding import OPERANDS, Bound, bind, calls_of
+from qscheme.decision import Decision, Mismatch, Refusal
 from qscheme.errors import UnknownBackend, UnknownFact, Unsupported
 from qscheme.facts import Facts
-from qscheme.operands import layer_facts, operands_of
+from qscheme.layer import shard_text
+from qscheme.operands import layer_facts, operands_of, read
 from qscheme.self_test import self_test as compare
 from qscheme.tables import Tables, load
 from qscheme.tiles import tile
-from qscheme.types import BATCH_INVARIANT, REASON_ORDER, Decision, Mismatch, Reason, Refusal, shard_text
+from qscheme.types import BATCH_INVARIANT, REASON_ORDER, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from types import ModuleType
 
-    from qscheme import types
-    from qscheme.types import Backend, Call, Layer, LayerFacts, Rule, Scheme
+    from qscheme import machine
+    from qscheme.layer import LayerFacts
+    from qscheme.types import Backend, Call, Layer, Rule, Scheme
 
 logger = logging.getLogger("qscheme")
 
@@ -32,7 +35,7 @@ _lock = threading.Lock()
 
 def dispatch(
     layer: Layer,
-    facts: types.Facts | None = None,
+    facts: machine.Facts | None = None,
     tables: Tables | ModuleType | str | None = None,
     backend: str | None = None,
     disabled: Collection[str] = (),
@@ -51,11 +54,12 @@ def dispatch(
     Raises UnknownScheme, UnknownBackend, InvalidLayer, Unsupported (with every reason), BindFailed or SelfTestFailed.
     """
     found, scheme = _scheme(layer, tables)
-    about = layer_facts(layer, scheme)
-    operands = operands_of(layer, scheme, about)
+    given = read(layer)
+    about = layer_facts(given, scheme)
+    operands = operands_of(given, scheme, about)
     known = facts if facts is not None else Facts.of_this_machine(operands.weight.device, tables=found)
     choice = _decide(found, scheme, known, about, backend, _names(disabled))
-    decision = choice.decision._replace(layer=operands.name)
+    decision = choice.decision if not operands.name else choice.decision._replace(layer=operands.name)
     if choice.backend is None:
         raise Unsupported(decision)
     if choice.backend.on_use == "warn":
@@ -76,7 +80,7 @@ def dispatch(
 
 def explain(
     layer: Layer,
-    facts: types.Facts | None = None,
+    facts: machine.Facts | None = None,
     tables: Tables | ModuleType | str | None = None,
     backend: str | None = None,
     disabled: Collection[str] = (),
@@ -89,16 +93,16 @@ def explain(
     Unsupported: a decision with `chosen` None carries every reason.
     """
     found, scheme = _scheme(layer, tables)
-    weight = getattr(layer, "weight", None)
-    about = layer_facts(layer, scheme)
-    device = None if weight is None else weight.device
+    given = read(layer)
+    about = layer_facts(given, scheme)
+    device = None if given.weight is None else given.weight.device
     known = facts if facts is not None else Facts.of_this_machine(device, tables=found)
     decision = _decide(found, scheme, known, about, backend, _names(disabled)).decision
-    assumed = tuple(_assumed(scheme, about)) if weight is None else ()
+    assumed = tuple(_assumed(scheme, about)) if given.weight is None else ()
     calls = decision.calls
     if m is not None:
         calls = tuple(call for call in calls if call.runs(batch_invariant=known.batch_invariant, m=m))[:1]
-    return decision._replace(layer=str(getattr(layer, "name", "") or ""), assumed=assumed, calls=calls)
+    return decision._replace(layer=given.name, assumed=assumed, calls=calls)
 
 
 def _scheme(layer: Layer, tables: Tables | ModuleType | str | None) -> tuple[Tables, Scheme]:
@@ -127,7 +131,7 @@ class _Choice(NamedTuple):
 def _decide(
     tables: Tables,
     scheme: Scheme,
-    facts: types.Facts,
+    facts: machine.Facts,
     layer: LayerFacts,
     backend: str | None,
     disabled: tuple[str, ...],
@@ -165,7 +169,7 @@ def _decide(
 
 
 @lru_cache(maxsize=4096)
-def _traits(scheme: Scheme, backend: Backend, facts: types.Facts) -> tuple[tuple[str, str], ...]:
+def _traits(scheme: Scheme, backend: Backend, facts: machine.Facts) -> tuple[tuple[str, str], ...]:
     """What a backend's results depend on: operands, the flavour of FP8, calls, and each kernel's form and rule."""
     operands = (scheme.weight,) if scheme.activation is None else (scheme.activation, scheme.weight)
     traits = [*_operand_traits(scheme), ("backend", backend.name)]
@@ -193,7 +197,7 @@ def _layer_traits(layer: LayerFacts) -> list[tuple[str, str]]:
     return [("output", layer.out_dtype), ("rotation", str(layer.rotation))]
 
 
-def _same_tables(tables: Tables, facts: types.Facts) -> None:
+def _same_tables(tables: Tables, facts: machine.Facts) -> None:
     """Facts answer for the switches and libraries of the tables that they were made with."""
     for word, named, known in (
         ("switch", tables.switches, facts.switches),
@@ -207,7 +211,7 @@ def _same_tables(tables: Tables, facts: types.Facts) -> None:
                 )
 
 
-def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts, misfits: tuple[Reason, ...]) -> list[Reason]:
+def _reasons(backend: Backend, facts: machine.Facts, layer: LayerFacts, misfits: tuple[Reason, ...]) -> list[Reason]:
     """Every reason, hardware first; tables and switches are not blamed on hardware that cannot run the kernel."""
     found = [*misfits, *backend.why_not(facts, layer)]
     reasons = sorted(found, key=lambda reason: REASON_ORDER.index(reason.kind))
@@ -216,7 +220,7 @@ def _reasons(backend: Backend, facts: types.Facts, layer: LayerFacts, misfits: t
     return reasons
 
 
-def _rests_on(backend: Backend, facts: types.Facts, layer: LayerFacts) -> Iterator[str]:
+def _rests_on(backend: Backend, facts: machine.Facts, layer: LayerFacts) -> Iterator[str]:
     source = facts.origins.get("tuned")
     for table, every in backend.tuned:
         rows = ", ".join(map(str, every))
@@ -251,7 +255,7 @@ def _misfits(scheme: Scheme, layer: LayerFacts) -> Iterator[Reason]:
         yield Reason("layer", f"K of each shard a multiple of {columns} columns, {tiles}", layer.found_k(columns))
 
 
-def _mismatches(scheme: Scheme, backend: Backend, calls: tuple[Call, ...], facts: types.Facts) -> Iterator[Mismatch]:
+def _mismatches(scheme: Scheme, backend: Backend, calls: tuple[Call, ...], facts: machine.Facts) -> Iterator[Mismatch]:
     used = {name for call in calls for name in (call.quantize, call.gemm)}
     if scheme.activation is None:
         return

@@ -8,7 +8,7 @@ import torch
 
 from qscheme.errors import SelfTestFailed
 from qscheme.numerics import rotate_hadamard
-from qscheme.operands import DTYPES
+from qscheme.operands import OUT_DTYPES
 from qscheme.tiles import tile
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qscheme.binding import Bound
-    from qscheme.types import Backend, Call, LayerFacts, Operands, Scheme
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.types import Backend, Call, Scheme
 
 LIMIT = 1 / 64
 """The largest relative error, in the Frobenius norm. Outputs in bfloat16 differ by 1/512 where all else is equal."""
@@ -56,10 +57,9 @@ def exact_rows(m: int, scheme: Scheme, backend: Backend, operands: Operands, abo
         x *= torch.exp2(torch.arange(about.k) // columns % 3)
     if operands.input_scale is not None:
         x *= STATIC * operands.input_scale.cpu()
-    dtypes = {word: dtype for dtype, word in DTYPES.items()}
     word = "bf16" if "bf16" in (backend.inputs or ("bf16",)) else backend.inputs[0]
     x = x if about.rotation is None else rotate_hadamard(x, about.rotation)
-    return x.to(operands.weight.device, dtypes[word])
+    return x.to(operands.weight.device, OUT_DTYPES[word])
 
 
 def _norm(y: Tensor) -> float:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from qscheme.releases import History, parsed, read_history
 from qscheme.scanning import VALUE, Package
-from qscheme.types import Form, Library, Reason
+from qscheme.types import Form, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from qscheme.bindings import Parameters
+    from qscheme.machine import Library
     from qscheme.types import Kernel
 
 _ANYTHING: Parameters = ("*operands", "**keywords")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +37,7 @@ class _Machines(Protocol):
 _loaded: dict[str, tuple[ModuleType, Tables]] = {}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False, match_args=False)
 class Tables:
     """Generated tables: the names of the schemes, and everything that is known about machines.
 
@@ -72,14 +73,16 @@ def load(tables: ModuleType | str | Tables | None = None) -> Tables:
     """
     if isinstance(tables, Tables):
         return tables
-    module = tables if isinstance(tables, ModuleType) else _import(GENERATED if tables is None else tables)
-    known = _loaded.get(module.__name__)
-    if known is not None and known[0] is module:
+    given = tables if isinstance(tables, ModuleType) else None
+    name = given.__name__ if given else str(tables or GENERATED)
+    known = _loaded.get(name)
+    if known is not None and known[0] is (given or sys.modules.get(name)):
         return known[1]
+    module = given or _import(name)  # which may be in sys.modules and not ready, while another thread imports it
     found = _read(module)
     if known is None:
-        return _loaded.setdefault(module.__name__, (module, found))[1]
-    _loaded[module.__name__] = (module, found)
+        return _loaded.setdefault(name, (module, found))[1]
+    _loaded[name] = (module, found)
     return found
 
 

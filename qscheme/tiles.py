@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from qscheme.types import Granularity
+from qscheme.types import Granularity
+
+TILES: dict[str, tuple[int, int]] = {
+    word: (int(word.partition("x")[0]), int(word.partition("x")[2])) for word in get_args(Granularity) if "x" in word
+}
+"""The rows and columns of a tile, for each granularity that is a tile."""
 
 
 def tile(granularity: Granularity, rows: int, columns: int) -> tuple[int, int]:
     """How many rows and columns of a [rows, columns] matrix share one scale; 1 where the matrix has none.
 
-    Raises ValueError for a word that is neither per_tensor, per_token, per_channel nor rows x columns like 1x32.
+    Raises ValueError for a word that is no granularity.
     """
+    if granularity in TILES:
+        return TILES[granularity]
     if granularity == "per_tensor":
         return max(rows, 1), max(columns, 1)
     if granularity in ("per_token", "per_channel"):
         return 1, max(columns, 1)
-    tile_rows, _, tile_columns = granularity.partition("x")
-    if not (tile_rows.isdecimal() and tile_columns.isdecimal() and int(tile_rows) and int(tile_columns)):
-        raise ValueError(f"granularity: needs per_tensor, per_token, per_channel or RxC, found {granularity!r}")
-    return int(tile_rows), int(tile_columns)
+    raise ValueError(f"granularity: needs {', '.join(get_args(Granularity))}, found {granularity!r}")
 
 
 def scale_shape(rows: int, columns: int, granularity: Granularity) -> tuple[int, int] | tuple[int]:

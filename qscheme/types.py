@@ -1,19 +1,20 @@
-"""The vocabulary of qscheme, as frozen data: formats, granularities, rules, kernels, layers, facts, decisions.
+"""The vocabulary of qscheme, as frozen data: formats, granularities, rules, kernels, layers, backends, schemes.
 
-Plain data are named tuples, which cost an import a tenth of what frozen dataclasses do; what is known by its identity
-(a kernel, a backend, a scheme, the facts of a machine) is a dataclass without equality.
+Plain data are named tuples; what is known by its identity (a kernel, a backend, a scheme) is a dataclass without
+equality. All this is part of every import: the classes are of the kinds that are made fastest, and
+annotations are evaluated, as each one that is a string is compiled when its class is made.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import torch
     from torch import Tensor
+
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
 
 INTERFACE = 2
 """The runtime interface that generated tables are made for; another number is refused."""
@@ -92,27 +93,6 @@ class Reason(NamedTuple):
         return f"needs {self.needs}, found {self.found}"
 
 
-class Refusal(NamedTuple):
-    """A backend that was not chosen, with every reason; empty reasons mean that a better backend came first."""
-
-    backend: str
-    reasons: tuple[Reason, ...]
-
-
-class Mismatch(NamedTuple):
-    """A numeric rule that a kernel applies and the scheme's producer does not."""
-
-    backend: str
-    kernel: str
-    field: str
-    scheme: str
-    found: str
-
-    @property
-    def text(self) -> str:
-        return f"{self.backend}: {self.kernel} has {self.field} {self.found}, the scheme's rule has {self.scheme}"
-
-
 class Form(NamedTuple):
     """One way to call a kernel.
 
@@ -130,7 +110,7 @@ class Form(NamedTuple):
     config: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False, match_args=False)
 class Kernel:
     """A function of a kernel library, and how to call it in every release that has it.
 
@@ -160,15 +140,6 @@ class Device(NamedTuple):
     int8: bool
     wave: int
     compute_units: tuple[int, ...] = ()
-
-
-class Library(NamedTuple):
-    """A kernel library or a tool as found or as given. absence says why it cannot be used; None if it can."""
-
-    name: str
-    version: str | None = None
-    location: str | None = None
-    absence: str | None = None
 
 
 class LibrarySource(NamedTuple):
@@ -218,107 +189,6 @@ class TunedTable(NamedTuple):
     entries: tuple[tuple[str, str], ...] = ()
 
 
-class Offers(Protocol):
-    """What the kernel libraries of these facts offer."""
-
-    def form(self, kernel: Kernel) -> int | Reason:
-        """The first form of `kernel` that fits, or why none does."""
-        ...
-
-    def accepts(self, kernel: Kernel, keyword: str) -> bool:
-        """Whether the fitting form of `kernel` takes an optional keyword."""
-        ...
-
-    def older(self, library: str, release: str) -> bool:
-        """Whether the library is older than a release; False where its version is unknown."""
-        ...
-
-
-class Tuned(Protocol):
-    """Which shapes are tuned."""
-
-    def untuned(
-        self, table: TunedTable, device: Device, compute_units: int | None, n: int, k: int, every: tuple[int, ...]
-    ) -> str | None:
-        """What was found instead of a row for each M in `every`; None if every one is tuned."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Facts:
-    """What is known about a machine, as plain data that may be given instead of probed.
-
-    libraries: kernel libraries and, beside them, the tools of `TOOLCHAIN`. A version that is not known is taken for the
-    newest and breaks no limit. Two sets of facts are different objects even if equal; decisions are cached per object.
-    """
-
-    device: Device
-    libraries: Mapping[str, Library]
-    switches: Mapping[str, bool]
-    offers: Offers
-    tuned: Tuned
-    index: int | None = None
-    compute_units: int | None = None
-    notes: tuple[str, ...] = ()
-    origins: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def arch(self) -> str:
-        return self.device.arch
-
-    def on(self, switch: str) -> bool:
-        """Whether a switch is on."""
-        return self.switches[switch]
-
-    def version(self, library: str) -> str:
-        """The version of a library or a tool, in words where there is none."""
-        found = self.libraries[library]
-        return found.absence or found.version or "an unknown version"
-
-    def older(self, library: str, release: str) -> bool:
-        """Whether a library or a tool is older than a release."""
-        return self.offers.older(library, release)
-
-    def within(self, library: str, since: str | None, before: str | None) -> bool:
-        """Whether the version of a library or a tool is known, not older than `since`, and older than `before`."""
-        found = self.libraries.get(library)
-        if found is None or found.version is None or found.absence is not None:
-            return False
-        return not (since and self.older(library, since)) and (before is None or self.older(library, before))
-
-    def outside(self, library: str, since: str | None, before: str | None) -> bool:
-        """Whether a library or a tool is absent, or its version known and not in a range."""
-        found = self.libraries.get(library)
-        if found is None or (found.version is None and found.absence is None):
-            return False
-        return not self.within(library, since, before)
-
-    def untuned(self, table: TunedTable, n: int, k: int, every: tuple[int, ...]) -> str | None:
-        """What was found instead of a tuned row for N, K and each M in `every`; None if every one is tuned."""
-        return self.tuned.untuned(table, self.device, self.compute_units, n, k, every)
-
-    @property
-    def batch_invariant(self) -> bool:
-        """Whether a row's result must not depend on how many rows there are."""
-        return self.switches.get(BATCH_INVARIANT, False)
-
-    def rule(self, kernel: Kernel) -> Rule | None:
-        """The rule of a quantizer in the release at hand; None for one that follows the scheme's own."""
-        for since, rule in kernel.rules:
-            if since is None or not self.older(kernel.library, since):
-                return rule
-        return None
-
-    def lacks(self, *kernels: Kernel) -> list[Reason]:
-        """Why these kernels cannot be loaded: the library first, then each symbol that is missing or does not fit."""
-        for kernel in kernels:
-            absence = self.libraries[kernel.library].absence
-            if absence is not None:
-                return [Reason("library", kernel.library, absence)]
-        forms = [self.offers.form(kernel) for kernel in kernels]
-        return list(dict.fromkeys(form for form in forms if isinstance(form, Reason)))
-
-
 class Layer(Protocol):
     """A quantized linear layer as a checkpoint stores it; any object with these attributes works.
 
@@ -338,101 +208,28 @@ class Layer(Protocol):
     """
 
     scheme: str
-    weight: Tensor
-    weight_scale: Tensor
-    input_scale: Tensor | None
-    bias: Tensor | None
-    out_dtype: torch.dtype
+    weight: "Tensor"
+    weight_scale: "Tensor"
+    input_scale: "Tensor | None"
+    bias: "Tensor | None"
+    out_dtype: "torch.dtype"
     name: str
-
-
-class LayerFacts(NamedTuple):
-    """What conditions may ask about a layer. What its loaded tensors must be is checked against the scheme instead.
-
-    fused: the layer is of several parts, each with a scale of its own where the scheme has one for the tensor.
-    n and k are those of this shard; full_n, full_k: those of the whole layer, None where nobody said that it is one of
-    several shards. widths: the N of each part of a fused layer, where tiles of its weight have several rows.
-    """
-
-    n: int
-    k: int
-    out_dtype: str = "bf16"
-    has_bias: bool = False
-    rotation: int | None = None
-    prequantized: bool = False
-    fused: bool = False
-    full_n: int | None = None
-    full_k: int | None = None
-    widths: tuple[int, ...] = ()
-
-    @property
-    def whole_n(self) -> int:
-        """The N of the whole layer."""
-        return self.full_n or self.n
-
-    @property
-    def whole_k(self) -> int:
-        """The K of the whole layer."""
-        return self.full_k or self.k
-
-    def found_n(self, multiple: int) -> str:
-        """N in words, with the arithmetic of a shard that is no multiple of a number."""
-        return shard_text("N", self.n, self.full_n, multiple)
-
-    def found_k(self, multiple: int) -> str:
-        """K in words, likewise."""
-        return shard_text("K", self.k, self.full_k, multiple)
-
-
-def shard_text(name: str, size: int, full: int | None, multiple: int) -> str:
-    """A size in words. Of one of several equal shards, what was divided, and the most shards that would be multiples.
-
-    Only divisors of the number of shards are considered: `N = 576 = 18432 / 32; 16 shards of 1152 = 9 x 128 would do`.
-    """
-    if full is None or full == size:
-        return f"{name} = {size}"
-    if full % size:
-        return f"{name} = {size} of {full}"
-    shards = full // size
-    told = f"{name} = {size} = {full} / {shards}"
-    for fewer in range(shards - 1, 0, -1):
-        larger = full // fewer
-        if shards % fewer == 0 and larger % multiple == 0:
-            words = f"{fewer} shards of {larger}" if fewer > 1 else f"the whole {full}"
-            return f"{told}; {words} = {larger // multiple} x {multiple} would do"
-    return told
-
-
-class Operands(NamedTuple):
-    """A layer's tensors after checking: logical N and K, scales in the shape that the scheme's granularity says."""
-
-    name: str
-    n: int
-    k: int
-    weight: Tensor
-    weight_scale: Tensor
-    input_scale: Tensor | None
-    bias: Tensor | None
-    out_dtype: torch.dtype
-    weight_global_scale: Tensor | None = None
-    weight_zero_point: Tensor | None = None
-    input_global_scale: Tensor | None = None
 
 
 class Prepared(NamedTuple):
     """Operands in the layout that one backend reads; `backend` is the only one that may read them."""
 
     backend: str
-    weight: Tensor
-    weight_scale: Tensor
-    input_scale: Tensor | None
-    bias: Tensor | None
-    weight_global_scale: Tensor | None = None
-    weight_zero_point: Tensor | None = None
-    input_global_scale: Tensor | None = None
+    weight: "Tensor"
+    weight_scale: "Tensor"
+    input_scale: "Tensor | None"
+    bias: "Tensor | None"
+    weight_global_scale: "Tensor | None" = None
+    weight_zero_point: "Tensor | None" = None
+    input_global_scale: "Tensor | None" = None
 
     @property
-    def static_scale(self) -> Tensor:
+    def static_scale(self) -> "Tensor":
         """The scale of a static activation, which every layer of such a scheme has."""
         assert self.input_scale is not None
         return self.input_scale
@@ -467,7 +264,7 @@ class Call(NamedTuple):
         return m is None or (self.min_m <= m and (self.max_m is None or m <= self.max_m))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False, match_args=False)
 class Backend:
     """One way to run a scheme.
 
@@ -480,9 +277,9 @@ class Backend:
     """
 
     name: str
-    why_not: Callable[[Facts, LayerFacts], list[Reason]]
-    prepare: Callable[[Operands, Facts], Prepared]
-    bind: Callable[..., tuple[Rows, QuantizedRows]]
+    why_not: "Callable[[Facts, LayerFacts], list[Reason]]"
+    prepare: "Callable[[Operands, Facts], Prepared]"
+    bind: "Callable[..., tuple[Rows, QuantizedRows]]"
     kernels: tuple[Kernel, ...]
     quantizers: tuple[Kernel, ...]
     calls: tuple[Call, ...]
@@ -492,7 +289,7 @@ class Backend:
     tuned: tuple[tuple[TunedTable, tuple[int, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False, match_args=False)
 class Scheme:
     """A quantized linear layer as data, and its backends in order of preference.
 
@@ -507,57 +304,3 @@ class Scheme:
     stored_scales: tuple[ScaleFormat, ...]
     backends: tuple[Backend, ...]
     producers: tuple[str, ...] = ()
-
-
-class Activation(NamedTuple):
-    """What a bound function's own quantizer does, so that a fused kernel may do it instead.
-
-    rule: the quantizer's own rule, not the scheme's. scale_layouts: (largest M, layout of the scales that the GEMM
-    reads) pairs in order, None for any M; a bound function takes plain scales and makes the layout itself.
-    """
-
-    format: Format
-    granularity: Granularity
-    scale: ScaleFormat
-    rule: Rule
-    codes_dtype: torch.dtype
-    scale_layouts: tuple[tuple[int | None, str], ...]
-
-
-class Decision(NamedTuple):
-    """Which backend runs a layer, why the others do not, and what differs from the scheme's numerics.
-
-    traits: (name, words) pairs of all that the layouts and the results of the bound function depend on.
-    rests_on: the rows of tuned tables without which the backend would not have been chosen.
-    """
-
-    scheme: str
-    layer: str
-    chosen: str | None
-    calls: tuple[Call, ...]
-    refused: tuple[Refusal, ...]
-    mismatches: tuple[Mismatch, ...] = ()
-    assumed: tuple[str, ...] = ()
-    rotates_input: bool = False
-    traits: tuple[tuple[str, str], ...] = ()
-    rests_on: tuple[str, ...] = ()
-
-    @property
-    def fingerprint(self) -> str:
-        """SCHEME/BACKEND/DIGEST of the traits: equal in every process that would compute the same, whatever the layer.
-
-        The layer's name, its shape, the architecture and the release count only as far as they change a trait.
-        """
-        from hashlib import sha256
-
-        told = "\n".join(f"{name}: {words}" for name, words in self.traits)
-        return f"{self.scheme}/{self.chosen or 'none'}/{sha256(told.encode()).hexdigest()[:12]}"
-
-    def text(self) -> str:
-        """The decision in words, one line for each backend."""
-        head = f"layer {self.layer or '(unnamed)'}: scheme {self.scheme}: "
-        lines = [head + (f"runs on {self.chosen}" if self.chosen else "no backend can run it")]
-        for refusal in self.refused:
-            why = "; ".join(reason.text for reason in refusal.reasons)
-            lines.append(f"  {refusal.backend}: {why}")
-        return "\n".join(lines)

@@ -16,7 +16,7 @@ from qscheme.types import BATCH_INVARIANT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from qscheme.types import Decision
+    from qscheme.decision import Decision
 
 N, K = 128, 256
 SIZES = (

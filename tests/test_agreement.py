@@ -18,8 +18,8 @@ import torch.multiprocessing as processes
 import qscheme
 from qscheme import Disagreement, Facts, QschemeError
 from qscheme.agreement import agree
+from qscheme.decision import Decision
 from qscheme.tables import load
-from qscheme.types import Decision
 
 EVERY_SHAPE = "all"
 

@@ -11,8 +11,9 @@ import pytest
 from qscheme.compiler.conditions import CONDITIONS, any_of, checks_of
 from qscheme.compiler.ir import KnownBad, Needs, TunedNeed, VersionRange, WhereNeed
 from qscheme.facts import Facts
+from qscheme.layer import LayerFacts
 from qscheme.tables import load
-from qscheme.types import REASON_ORDER, LayerFacts, Reason, Switch
+from qscheme.types import REASON_ORDER, Reason, Switch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from qscheme import numerics
+from qscheme.decision import Activation
 from qscheme.tables import load
-from qscheme.types import Activation
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "benchmarks"))

@@ -11,9 +11,10 @@ import torch
 
 import qscheme
 from qscheme import Facts
+from qscheme.decision import Decision
 from qscheme.tables import load
 from qscheme.tuned import AllTuned
-from qscheme.types import REASON_ORDER, Decision, Device, Reason, TunedTable
+from qscheme.types import REASON_ORDER, Device, Reason, TunedTable
 
 
 @dataclass(frozen=True)

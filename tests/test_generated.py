@@ -15,8 +15,9 @@ import pytest
 import qscheme_generated
 
 from qscheme.facts import Facts
+from qscheme.layer import LayerFacts
 from qscheme.tables import load
-from qscheme.types import REASON_ORDER, LayerFacts
+from qscheme.types import REASON_ORDER
 
 TABLES = load()
 ARCHITECTURES = [*sorted(TABLES.devices), "gfx9999"]

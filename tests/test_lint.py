@@ -23,8 +23,9 @@ from qscheme.compiler.points import Point, point_at
 from qscheme.compiler.resolve import resolve
 from qscheme.compiler.space import Side, Space
 from qscheme.facts import Facts
+from qscheme.layer import LayerFacts
 from qscheme.tables import load
-from qscheme.types import Device, LayerFacts, Scheme, TunedTable
+from qscheme.types import Device, Scheme, TunedTable
 
 if TYPE_CHECKING:
     from qscheme.compiler import ir

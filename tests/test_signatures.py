@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qscheme.errors import QschemeError, SchemeFileError
+from qscheme.machine import Library
 from qscheme.releases import History, read_history, release_tags, scan_history
 from qscheme.scanning import VALUE, Package, ScanPlan, scan
 from qscheme.signatures import ReleaseOffers, is_library, misfit
-from qscheme.types import Form, Kernel, Library, Reason
+from qscheme.types import Form, Kernel, Reason
 
 if TYPE_CHECKING:
     from qscheme.bindings import Parameters

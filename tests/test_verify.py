@@ -25,10 +25,11 @@ from qscheme.compiler.resolve import resolve
 from qscheme.compiler.support import support_text
 from qscheme.compiler.verify import Matrix, against, folder_edition, installed_edition, matrices, releases
 from qscheme.errors import QschemeError, UnknownFact
+from qscheme.machine import Library
 from qscheme.releases import History, api_changes, read_history, updated_history
 from qscheme.scanning import ScanPlan, Survey, is_git
 from qscheme.signatures import ReleaseOffers
-from qscheme.types import Form, Kernel, Library, Reason
+from qscheme.types import Form, Kernel, Reason
 
 SCHEMES = Path(__file__).resolve().parent.parent / "schemes"
 AITER = read_history(SCHEMES / "releases" / "aiter.json")

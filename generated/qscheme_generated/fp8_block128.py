@@ -39,7 +39,9 @@ from .machines import A8W8_BLOCKSCALE_BPRESHUFFLE, TRITON_A8W8_BLOCKSCALE, TRITO
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import (
         FlatmmA8w8BlockscaleAsm,

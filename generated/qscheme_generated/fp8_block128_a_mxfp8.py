@@ -17,7 +17,9 @@ from .machines import TRITON_AFP8WFP8_PRESHUFFLED
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import DynamicMxfp8Quant, GemmAfp8wfp8, GemmAfp8wfp8OneSplit, GemmAfp8wfp8Preshuffle
     from .kernels_reference import Quantize, ReferenceLinear

@@ -33,7 +33,9 @@ from .machines import A8W8, A8W8_BPRESHUFFLE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import (
         GemmA8w8Bpreshuffle,

@@ -17,7 +17,9 @@ from .kernels_torch import SCALED_MM_ROWWISE, SCALED_MM_TENSORWISE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import GemmA8w8Ck, PerTensorQuantHip, TritonGemmA8w8
     from .kernels_reference import Quantize, ReferenceLinear

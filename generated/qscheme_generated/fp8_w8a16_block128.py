@@ -20,7 +20,9 @@ from .machines import TRITON_A16W8_BLOCKSCALE_PRESHUFFLED
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import (
         TritonGemmA16w8Blockscale,

@@ -15,7 +15,9 @@ from .kernels_triton import WEIGHT_ONLY
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_reference import ReferenceLinear
     from .kernels_triton import WeightOnly

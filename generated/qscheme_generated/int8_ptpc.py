@@ -19,7 +19,9 @@ from .machines import A8W8_BPRESHUFFLE_INT8
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import GemmA8w8Asm, GemmA8w8Ck, PerTokenQuantHip, TritonGemmA8w8
     from .kernels_reference import Quantize, ReferenceLinear

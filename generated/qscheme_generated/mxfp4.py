@@ -40,7 +40,9 @@ from .machines import A4W4_BLOCKSCALE, TRITON_A16WFP4, TRITON_AFP4WFP4_PRESHUFFL
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import (
         DynamicMxfp4Quant,

@@ -27,7 +27,9 @@ from .kernels_torch import SCALED_MM_MXFP8, SCALED_MM_MXFP8_PLAIN_SCALES
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import GemmA8w8Mxfp8, GemmA8w8Mxfp81024, Per1x32MxQuantHip
     from .kernels_reference import Quantize, ReferenceLinear

@@ -19,7 +19,9 @@ from .kernels_torch import SCALED_MM_NVFP4
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qscheme.types import Facts, LayerFacts, Operands, QuantizedRows, Rows
+    from qscheme.layer import LayerFacts, Operands
+    from qscheme.machine import Facts
+    from qscheme.types import QuantizedRows, Rows
 
     from .kernels_aiter import GemmNvfp4Asm
     from .kernels_reference import Quantize, ReferenceLinear

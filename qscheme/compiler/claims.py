@@ -11,10 +11,11 @@ from qscheme.compiler.ranges import ranges
 from qscheme.compiler.source import Problem
 from qscheme.compiler.support import support_text
 from qscheme.compiler.verify import against
+from qscheme.machine import Library
 from qscheme.releases import parsed
 from qscheme.scanning import Package
 from qscheme.signatures import CONFIG_OPERANDS, chosen_form, first_found, fits_signature, takes
-from qscheme.types import Form, Library, Reason
+from qscheme.types import Form, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -8,18 +8,20 @@ IMPORTABLE = {
     "collections.abc": ("Callable", "Mapping"),
     "typing": ("Final", "Literal", "Protocol", "TypeAlias", "cast"),
     "torch": ("Tensor",),
+    "qscheme.layer": ("LayerFacts", "Operands"),
     "qscheme.layouts": (
         "as_dtype", "bias_or_zeros", "column_major", "e8m0_to_fp32", "expand_rows", "fnuz_scale", "fnuz_weight",
         "fold_rows", "k_major", "pad_rows", "padded_column_major", "row_major", "row_vector",
         "shuffle_16x16", "swizzle_32_4_4", "swizzle_e8m0_256x8", "swizzle_e8m0_32x8", "swizzled_shape", "transposed",
     ),
+    "qscheme.machine": ("Facts",),
     "qscheme.numerics": ("scale_accumulators", "scale_levels", "scale_shape"),
     "qscheme.ops": ("changed_config", "opaque"),
     "qscheme.packing": ("repacked",),
     "qscheme.tilings": ("tiles_2x128", "tiles_32x4", "tiles_32x8"),
     "qscheme.types": (
-        "Backend", "Call", "Device", "Facts", "Form", "Kernel", "LayerFacts", "LibrarySource", "Operand", "Operands",
-        "Prepared", "QuantizedRows", "Reason", "Rows", "Rule", "Scheme", "Switch", "TunedTable",
+        "Backend", "Call", "Device", "Form", "Kernel", "LibrarySource", "Operand", "Prepared", "QuantizedRows",
+        "Reason", "Rows", "Rule", "Scheme", "Switch", "TunedTable",
     ),
 }  # fmt: skip
 """What generated code may import, by module."""

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from qscheme.compiler.kernel_text import forms_of
 from qscheme.errors import QschemeError, UnknownFact, suggestion
+from qscheme.machine import Library
 from qscheme.releases import parsed, release_tags
 from qscheme.scanning import Package, all_tags, is_git, package_folder
 from qscheme.signatures import chosen_form, is_library
-from qscheme.types import Library, Reason
+from qscheme.types import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

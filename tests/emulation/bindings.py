@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import qscheme
+from qscheme.machine import Library
 from qscheme.signatures import ReleaseOffers
 from qscheme.tables import load, shipped_schemes
 from qscheme.tuned import ALL_TUNED
-from qscheme.types import Library
 
 from . import layers
 from .device import CALLS, DEVICE
@@ -22,7 +22,7 @@ from .reference import refusal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from qscheme import types
+    from qscheme import machine
     from qscheme.binding import Bound
 
     from .layers import Layer, Quantized
@@ -54,7 +54,7 @@ class Case:
         return "-".join(words)
 
 
-def machine(every_shape_tuned: bool = True, batch_invariant: bool = False) -> types.Facts:
+def machine(every_shape_tuned: bool = True, batch_invariant: bool = False) -> machine.Facts:
     """The facts of this machine with its AITER, but for the GPU that the stand-ins pretend, its ROCm, and switches on."""
     facts = qscheme.Facts.of_this_machine("cpu")
     libraries = {**facts.libraries, "rocm": Library("rocm", version="7.3")}
@@ -111,7 +111,7 @@ def rule_of(scheme: str, backend: str, layer: Layer) -> Callable[[torch.Tensor],
 
 
 def outcome(
-    case: Case, tables: str | None = None, name: str | None = None, facts: types.Facts | None = None
+    case: Case, tables: str | None = None, name: str | None = None, facts: machine.Facts | None = None
 ) -> dict[str, Any]:
     """Bind and call a case: for each number of rows the largest error of a row, the kernels in order, and y's digest.
 

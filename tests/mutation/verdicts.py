@@ -20,7 +20,7 @@ from .compilation import Mutated
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from qscheme import types
+    from qscheme import machine
 
 LARGEST_ERROR = 0.005
 
@@ -75,7 +75,7 @@ def on_paper_of(arch: str, release: str, entries: list[Mutated], package: str) -
     """Verdicts of mutants with the functions of a release on paper, in this process."""
     switches = dict.fromkeys(load().switches, True)
 
-    def facts(invariant: bool) -> types.Facts:
+    def facts(invariant: bool) -> machine.Facts:
         return Facts.simulate(arch, switches=switches | {"batch_invariant": invariant}, tuned="all", aiter=release)
 
     with _paper(arch, release):
@@ -94,7 +94,7 @@ def _paper(arch: str, release: str) -> Iterator[None]:
     DEVICE.arch = before
 
 
-def verdicts(entries: list[Mutated], package: str, facts: Callable[[bool], types.Facts]) -> dict[int, dict[str, str]]:
+def verdicts(entries: list[Mutated], package: str, facts: Callable[[bool], machine.Facts]) -> dict[int, dict[str, str]]:
     """For each mutant {"caught": why} or {"equal" or "survived": what was compared}; nothing where no backend ran."""
     known = {invariant: facts(invariant) for invariant in (False, True)}
     shipped: dict[tuple[str, Case], dict[str, Any]] = {}
@@ -119,7 +119,7 @@ def verdicts(entries: list[Mutated], package: str, facts: Callable[[bool], types
     return found
 
 
-def _tried(case: Case, package: str, name: str, facts: types.Facts) -> dict[str, Any]:
+def _tried(case: Case, package: str, name: str, facts: machine.Facts) -> dict[str, Any]:
     try:
         found = outcome(case, package, name, facts)
     except Exception as error:
