@@ -143,18 +143,24 @@ def exact(backend: Backend) -> bool:
     return all(kernel.library == "qscheme" for kernel in backend.quantizers)
 
 
+def few(samples: int) -> float:
+    """By what a bound for the mean of many squares grows for so few of them: by three standard deviations."""
+    return 1 + 3 / math.sqrt(2 * samples)
+
+
 def judged(found: Result, what: str, y: torch.Tensor, right: Expected, slack: bool) -> dict[str, float]:
     """The error of the whole and of its worst row; a failure if they are over what is allowed, slack included."""
     rows, whole = row_errors(y, right.y), whole_error(y, right.y)
     size = right.y.norm(dim=1)
     loose = right.slack if slack else torch.zeros_like(size)
     allowed = QUANTIZED + float((loose * size).norm()) / (float(size.norm()) or 1.0)
-    over = rows - QUANTIZED - loose
+    of_row = QUANTIZED * few(right.y.shape[1])
+    over = rows - of_row - loose
     if not whole <= allowed or not bool((over <= 0).all()):
         worst = int(over.argmax())
         found["failures"].append(
             f"{what}: error {whole:.4g}, allowed {allowed:.4g}; "
-            f"row {worst} {float(rows[worst]):.4g}, allowed {QUANTIZED + float(loose[worst]):.4g}"
+            f"row {worst} {float(rows[worst]):.4g}, allowed {of_row + float(loose[worst]):.4g}"
         )
     return {"whole": whole, "row": float(rows.max()), "allowed": allowed}
 
@@ -199,8 +205,7 @@ def one_error(
     if scheme.activation is not None:
         of_codes = bound(right.codes.to(device), x_scale=right.scale.to(device))
         shape["rows"][m]["codes"] = judged(found, f"{at}, quantized codes", of_codes, right, slack=False)
-    # The bound is of the mean of many squares; of few, three standard deviations more.
-    allowed *= 1 + 3 / math.sqrt(2 * m * min(n, k))
+    allowed *= few(m * min(n, k))
     if not full <= allowed:
         found["failures"].append(f"{at}: {full:.4g} off the x that was not quantized, allowed {allowed:.4g}")
     if y.dtype != dtype or of_codes.dtype != dtype:

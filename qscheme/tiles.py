@@ -9,16 +9,23 @@ from torch import Tensor
 
 from qscheme.types import Granularity
 
-TILES: dict[str, tuple[int, int]] = {
-    word: (int(word.partition("x")[0]), int(word.partition("x")[2])) for word in get_args(Granularity) if "x" in word
-}
-"""The rows and columns of a tile, for each granularity that is a tile."""
+
+def _sides(granularity: str) -> tuple[int, int]:
+    """The rows and columns of a tile, from a word like 1x32."""
+    rows, _, columns = granularity.partition("x")
+    if not (rows.isdecimal() and columns.isdecimal() and int(rows) and int(columns)):
+        raise ValueError(f"granularity: needs per_tensor, per_token, per_channel or RxC, found {granularity!r}")
+    return int(rows), int(columns)
+
+
+TILES = {word: _sides(word) for word in get_args(Granularity) if "x" in word}
+"""The sides of the tiles that schemes have, as every layer is asked for them."""
 
 
 def tile(granularity: Granularity, rows: int, columns: int) -> tuple[int, int]:
     """How many rows and columns of a [rows, columns] matrix share one scale; 1 where the matrix has none.
 
-    Raises ValueError for a word that is no granularity.
+    Raises ValueError for a word that is neither per_tensor, per_token, per_channel nor rows x columns like 1x32.
     """
     if granularity in TILES:
         return TILES[granularity]
@@ -26,7 +33,7 @@ def tile(granularity: Granularity, rows: int, columns: int) -> tuple[int, int]:
         return max(rows, 1), max(columns, 1)
     if granularity in ("per_token", "per_channel"):
         return 1, max(columns, 1)
-    raise ValueError(f"granularity: needs {', '.join(get_args(Granularity))}, found {granularity!r}")
+    return _sides(granularity)
 
 
 def scale_shape(rows: int, columns: int, granularity: Granularity) -> tuple[int, int] | tuple[int]:

@@ -12,7 +12,7 @@ from float64_layers import KINDS, example, relative_error
 
 import qscheme
 from qscheme import Facts, InvalidLayer, QschemeError
-from qscheme.operands import layer_facts, operands_of
+from qscheme.operands import layer_facts, operands_of, read
 from qscheme.packing import unpack_zero_points
 from qscheme.tables import load
 
@@ -161,12 +161,9 @@ def test_logical_widths_must_be_those_of_the_weight() -> None:
 
 
 def test_the_grid_of_a_fused_layer_is_that_of_the_whole_weight() -> None:
-    layer = example("fp8_block128", 448, 256, logical_widths=[256, 192]).layer
-    assert [4, 2] == list(
-        operands_of(
-            layer, load().scheme("fp8_block128"), layer_facts(layer, load().scheme("fp8_block128"))
-        ).weight_scale.shape
-    )
+    given = read(example("fp8_block128", 448, 256, logical_widths=[256, 192]).layer)
+    scheme = load().scheme("fp8_block128")
+    assert [4, 2] == list(operands_of(given, scheme, layer_facts(given, scheme)).weight_scale.shape)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
