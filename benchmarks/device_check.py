@@ -86,7 +86,7 @@ def written(report: Result, file: Path | None) -> None:
         return float(f"{value:.5g}") if isinstance(value, float) else value
 
     if file is not None:
-        file.write_text(json.dumps(short(report), indent=1) + "\n")
+        file.write_text(json.dumps(short(report)) + "\n")
 
 
 def on_nvidia(source: str, schemes: Sequence[str], device: torch.device, quick: bool, report: Result) -> None:

@@ -55,7 +55,7 @@ def page() -> str:
     of_releases = releases(catalogue)
     emulated, interpreted = cases(EMULATED), cases(INTERPRETED)
     later, papers, own = of_later_releases(), on_paper(), of_our_own()
-    devices = [json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "proof").glob("*.json"))]
+    devices = newest([json.loads(path.read_text()) for path in sorted((ROOT / "docs" / "proof").glob("*.json"))])
     lines = [INTRODUCTION.rstrip(), ""]
     lines += [
         "| scheme | backend | 1 releases of AITER | 2 AITER's Python | 3 interpreter | 4 GPU |",
@@ -77,6 +77,37 @@ def page() -> str:
     for device in devices:
         lines += ["", *gpu_section(device)]
     return "\n".join(lines) + "\n"
+
+
+def newest(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One report for each device, with the newest run of every scheme and the failures of that run."""
+    devices: dict[str, dict[str, Any]] = {}
+    for report in sorted(reports, key=lambda report: str(report["date"])):
+        device = devices.setdefault(
+            report["device"]["name"],
+            {"device": report["device"], "runs": [], "backends": [], "times": [], "aiter_on_nvidia": {"backends": []}},
+        )
+        versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
+        device["runs"].append(f"{report['date'][:16].replace('T', ' ')}, {versions}")
+        schemes = {row["scheme"] for row in (*report["backends"], *report["refused"])}
+        parts = ((device, report, ("backends", "times")), (device["aiter_on_nvidia"], of_aiter(report), ("backends",)))
+        for into, part, names in parts:
+            for name in names:
+                kept = [row for row in into[name] if row["scheme"] not in schemes]
+                into[name] = sorted([*kept, *part.get(name, ())], key=lambda row: str(row["scheme"]))
+    for device in devices.values():
+        device["failures"] = [
+            f"{whose}{row['scheme']} {row['backend']}: {text}"
+            for whose, part in (("", device), ("AITER ", device["aiter_on_nvidia"]))
+            for row in part["backends"]
+            for text in row["failures"]
+        ]
+    return list(devices.values())
+
+
+def of_aiter(report: dict[str, Any]) -> dict[str, Any]:
+    """What a run found of AITER's Triton kernels, nothing where it was not asked."""
+    return report.get("aiter_on_nvidia") or {}
 
 
 def releases(catalogue: Any) -> dict[Key, str]:
@@ -136,24 +167,23 @@ def calls(count: int) -> str:
 
 def on_gpu(device: dict[str, Any], key: Key) -> str | None:
     name = device["device"]["name"]
-    for part, note in ((device, ""), (device.get("aiter_on_nvidia") or {}, ", AITER's Triton kernels, some GEMM only")):
-        for row in part.get("backends", ()):
+    for part, note in ((device, ""), (device["aiter_on_nvidia"], ", AITER's Triton kernels, some GEMM only")):
+        for row in part["backends"]:
             if (row["scheme"], row["backend"]) == key:
-                failed = any(f"{key[0]} {key[1]}" in failure for failure in device["failures"])
-                return f"{name}{note}" + (", with failures told below" if failed else "")
+                return f"{name}{note}" + (", with failures told below" if row["failures"] else "")
     return None
 
 
 def gpu_section(device: dict[str, Any]) -> list[str]:
-    versions = ", ".join(f"{name} {version}" for name, version in device["versions"].items() if version)
-    lines = [f"## {device['device']['name']}", "", f"{device['date'][:10]}, {versions}."]
+    lines = [f"## {device['device']['name']}", "", "The newest run of each scheme; runs:", ""]
+    lines += [f"- {run}" for run in device["runs"]]
     lines += [
         "",
         "| scheme | backend | largest error against the float64 model | against unquantized x |",
         "| --- | --- | --- | --- |",
     ]
-    for part in (device, device.get("aiter_on_nvidia") or {}):
-        for row in part.get("backends", ()):
+    for part in (device, device["aiter_on_nvidia"]):
+        for row in part["backends"]:
             checks = [check for shape in row.get("shapes", ()) for check in shape.get("rows", {}).values()]
             if checks:
                 whole = max(check["x"]["whole"] for check in checks)
