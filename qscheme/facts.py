@@ -201,7 +201,20 @@ def _device(arch: str, known: Tables) -> tuple[Device, tuple[str, ...]]:
     if name in known.devices:
         return known.devices[name], ()
     device = Device(name, "unknown", "unknown", fp8=None, mx=False, int8=False, wave=0)
-    return device, (f"unknown architecture {name!r}{suggestion(name, known.devices)}",)
+    of = _sold_as(name, known)
+    hint = f"; {of[1]} is {of[0]}" if of else suggestion(name, known.devices)
+    return device, (f"unknown architecture {name!r}{hint}",)
+
+
+def _sold_as(name: str, known: Tables) -> tuple[str, str] | None:
+    """The architecture and the product in a name such as `mi300x` or `AMD Instinct MI300X`; None if there is none."""
+
+    def plain(words: str) -> str:
+        return "".join(filter(str.isalnum, words)).lower()
+
+    sold = [(plain(product), arch, product) for arch, device in known.devices.items() for product in device.products]
+    held = [(len(words), arch, product) for words, arch, product in sold if plain(name).endswith(words)]
+    return max(held)[1:] if held else None
 
 
 def parse_switch(variable: str, text: str) -> bool | None:

@@ -130,7 +130,10 @@ class Kernel:
 
 
 class Device(NamedTuple):
-    """What an architecture is. fp8: the E4M3 flavour of its kernels, None if it has no FP8 matrix units."""
+    """What an architecture is. fp8: the E4M3 flavour of its kernels, None if it has no FP8 matrix units.
+
+    products: names in shops, for those who ask by one; nothing is chosen by a product.
+    """
 
     arch: str
     vendor: Literal["amd", "nvidia", "cpu", "unknown"]
@@ -140,6 +143,7 @@ class Device(NamedTuple):
     int8: bool
     wave: int
     compute_units: tuple[int, ...] = ()
+    products: tuple[str, ...] = ()
 
 
 class LibrarySource(NamedTuple):

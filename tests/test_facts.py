@@ -186,6 +186,21 @@ def test_an_unknown_architecture_has_no_matrix_units_and_a_note() -> None:
     assert facts.notes == ("unknown architecture 'gfx951'; did you mean 'gfx950'?",)
 
 
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        ("mi300x", "unknown architecture 'mi300x'; MI300X is gfx942"),
+        ("AMD Instinct MI355X", "unknown architecture 'AMD Instinct MI355X'; MI355X is gfx950"),
+        ("gh200", "unknown architecture 'gh200'; GH200 is sm_90"),
+        ("RX-7900-XTX", "unknown architecture 'RX-7900-XTX'; RX 7900 XTX is gfx1100"),
+        ("sm90", "unknown architecture 'sm90'; did you mean 'sm_90'?"),
+    ],
+)
+def test_a_product_is_told_its_architecture_and_stays_unknown(asked: str, note: str) -> None:
+    facts = Facts.simulate(asked)
+    assert (facts.notes, facts.device.vendor) == ((note,), "unknown")
+
+
 def test_an_architecture_without_a_name_is_an_error() -> None:
     with pytest.raises(UnknownFact, match="needs the name of an architecture, found ':xnack'"):
         Facts.simulate(":xnack", tables=TABLES)

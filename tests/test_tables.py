@@ -180,7 +180,14 @@ def test_importing_tables_imports_no_torch_and_no_yaml() -> None:
 def test_every_shipped_device_says_everything() -> None:
     devices = yaml.safe_load((tables.shipped_schemes() / "devices.yaml").read_text())["devices"]
     keys = ["compute_units", "family", "fp8", "int8", "mx", "vendor", "wave"]
-    assert dict.fromkeys(devices, keys) == {name: sorted(device) for name, device in devices.items()}
+    assert dict.fromkeys(devices, keys) == {name: sorted({*device} - {"products"}) for name, device in devices.items()}
+
+
+def test_no_two_architectures_are_sold_under_one_name() -> None:
+    devices = yaml.safe_load((tables.shipped_schemes() / "devices.yaml").read_text())["devices"]
+    sold = [product for device in devices.values() for product in device.get("products", ())]
+    assert sorted(set(sold)) == sorted(sold)
+    assert {"MI300X", "MI325X"} < set(devices["gfx942"]["products"])
 
 
 @pytest.mark.parametrize(

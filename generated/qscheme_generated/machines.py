@@ -136,33 +136,98 @@ DEVICES: Final[Mapping[str, Device]] = {
         int8=True,
         wave=32,
         compute_units=(96, 84, 80, 70),
+        products=("RX 7900 XTX", "RX 7900 XT", "RX 7900 GRE", "PRO W7900", "PRO W7800"),
     ),
     "gfx1101": Device(
-        arch="gfx1101", vendor="amd", family="rdna3", fp8=None, mx=False, int8=True, wave=32, compute_units=(60, 54, 48)
+        arch="gfx1101",
+        vendor="amd",
+        family="rdna3",
+        fp8=None,
+        mx=False,
+        int8=True,
+        wave=32,
+        compute_units=(60, 54, 48),
+        products=("RX 7800 XT", "RX 7700 XT", "PRO W7700"),
     ),
     "gfx1102": Device(
-        arch="gfx1102", vendor="amd", family="rdna3", fp8=None, mx=False, int8=True, wave=32, compute_units=(32, 28)
+        arch="gfx1102",
+        vendor="amd",
+        family="rdna3",
+        fp8=None,
+        mx=False,
+        int8=True,
+        wave=32,
+        compute_units=(32, 28),
+        products=("RX 7600",),
     ),
     "gfx1103": Device(
-        arch="gfx1103", vendor="amd", family="rdna3", fp8=None, mx=False, int8=True, wave=32, compute_units=(12, 8)
+        arch="gfx1103",
+        vendor="amd",
+        family="rdna3",
+        fp8=None,
+        mx=False,
+        int8=True,
+        wave=32,
+        compute_units=(12, 8),
+        products=("Radeon 780M",),
     ),
     "gfx1150": Device(
-        arch="gfx1150", vendor="amd", family="rdna3_5", fp8=None, mx=False, int8=True, wave=32, compute_units=(16, 12)
+        arch="gfx1150",
+        vendor="amd",
+        family="rdna3_5",
+        fp8=None,
+        mx=False,
+        int8=True,
+        wave=32,
+        compute_units=(16, 12),
+        products=("Radeon 890M",),
     ),
     "gfx1151": Device(
-        arch="gfx1151", vendor="amd", family="rdna3_5", fp8=None, mx=False, int8=True, wave=32, compute_units=(40, 32)
+        arch="gfx1151",
+        vendor="amd",
+        family="rdna3_5",
+        fp8=None,
+        mx=False,
+        int8=True,
+        wave=32,
+        compute_units=(40, 32),
+        products=("Radeon 8060S", "Strix Halo"),
     ),
     "gfx1200": Device(
-        arch="gfx1200", vendor="amd", family="rdna4", fp8="fn", mx=False, int8=True, wave=32, compute_units=(32, 28)
+        arch="gfx1200",
+        vendor="amd",
+        family="rdna4",
+        fp8="fn",
+        mx=False,
+        int8=True,
+        wave=32,
+        compute_units=(32, 28),
+        products=("RX 9060 XT",),
     ),
     "gfx1201": Device(
-        arch="gfx1201", vendor="amd", family="rdna4", fp8="fn", mx=False, int8=True, wave=32, compute_units=(64, 56, 48)
+        arch="gfx1201",
+        vendor="amd",
+        family="rdna4",
+        fp8="fn",
+        mx=False,
+        int8=True,
+        wave=32,
+        compute_units=(64, 56, 48),
+        products=("RX 9070 XT", "RX 9070", "AI PRO R9700"),
     ),
     "gfx1250": Device(
         arch="gfx1250", vendor="amd", family="cdna5", fp8="fn", mx=True, int8=True, wave=32, compute_units=(256,)
     ),
     "gfx90a": Device(
-        arch="gfx90a", vendor="amd", family="cdna2", fp8=None, mx=False, int8=True, wave=64, compute_units=(110, 104)
+        arch="gfx90a",
+        vendor="amd",
+        family="cdna2",
+        fp8=None,
+        mx=False,
+        int8=True,
+        wave=64,
+        compute_units=(110, 104),
+        products=("MI250X", "MI250", "MI210"),
     ),
     "gfx940": Device(
         arch="gfx940", vendor="amd", family="cdna3", fp8="fnuz", mx=False, int8=True, wave=64, compute_units=(228,)
@@ -179,6 +244,7 @@ DEVICES: Final[Mapping[str, Device]] = {
         int8=True,
         wave=64,
         compute_units=(304, 228, 80, 152, 76, 38, 20),
+        products=("MI300X", "MI325X", "MI300A", "MI308X"),
     ),
     "gfx950": Device(
         arch="gfx950",
@@ -189,11 +255,29 @@ DEVICES: Final[Mapping[str, Device]] = {
         int8=True,
         wave=64,
         compute_units=(256, 128, 64, 32),
+        products=("MI355X", "MI350X"),
     ),
     "sm_100": Device(
-        arch="sm_100", vendor="nvidia", family="blackwell", fp8="fn", mx=True, int8=True, wave=32, compute_units=(148,)
+        arch="sm_100",
+        vendor="nvidia",
+        family="blackwell",
+        fp8="fn",
+        mx=True,
+        int8=True,
+        wave=32,
+        compute_units=(148,),
+        products=("B200", "GB200"),
     ),
-    "sm_103": Device(arch="sm_103", vendor="nvidia", family="blackwell", fp8="fn", mx=True, int8=True, wave=32),
+    "sm_103": Device(
+        arch="sm_103",
+        vendor="nvidia",
+        family="blackwell",
+        fp8="fn",
+        mx=True,
+        int8=True,
+        wave=32,
+        products=("B300", "GB300"),
+    ),
     "sm_120": Device(
         arch="sm_120",
         vendor="nvidia",
@@ -203,6 +287,7 @@ DEVICES: Final[Mapping[str, Device]] = {
         int8=True,
         wave=32,
         compute_units=(188, 170),
+        products=("RTX 5090", "RTX PRO 6000"),
     ),
     "sm_75": Device(
         arch="sm_75",
@@ -213,9 +298,18 @@ DEVICES: Final[Mapping[str, Device]] = {
         int8=True,
         wave=32,
         compute_units=(72, 68, 40),
+        products=("T4", "RTX 2080 Ti"),
     ),
     "sm_80": Device(
-        arch="sm_80", vendor="nvidia", family="ampere", fp8=None, mx=False, int8=True, wave=32, compute_units=(108, 56)
+        arch="sm_80",
+        vendor="nvidia",
+        family="ampere",
+        fp8=None,
+        mx=False,
+        int8=True,
+        wave=32,
+        compute_units=(108, 56),
+        products=("A100", "A30"),
     ),
     "sm_86": Device(
         arch="sm_86",
@@ -226,6 +320,7 @@ DEVICES: Final[Mapping[str, Device]] = {
         int8=True,
         wave=32,
         compute_units=(84, 82, 72),
+        products=("RTX 3090", "A40", "A10"),
     ),
     "sm_89": Device(
         arch="sm_89",
@@ -236,6 +331,7 @@ DEVICES: Final[Mapping[str, Device]] = {
         int8=True,
         wave=32,
         compute_units=(142, 128, 58),
+        products=("RTX 4090", "L40S", "L4"),
     ),
     "sm_90": Device(
         arch="sm_90",
@@ -246,6 +342,7 @@ DEVICES: Final[Mapping[str, Device]] = {
         int8=True,
         wave=32,
         compute_units=(132, 114, 78),
+        products=("H100", "H200", "GH200", "H20"),
     ),
 }
 SWITCHES: Final[Mapping[str, Switch]] = {

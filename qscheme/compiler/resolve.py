@@ -240,7 +240,10 @@ class _Resolver:
 
 def _device(name: str, device: model.DeviceModel) -> Device:
     fp8 = None if device.fp8 == "none" else device.fp8
-    return Device(name, device.vendor, device.family, fp8, device.mx, device.int8, device.wave, device.compute_units)
+    return Device(
+        name, device.vendor, device.family, fp8, device.mx, device.int8, device.wave, device.compute_units,
+        device.products,
+    )  # fmt: skip
 
 
 def _activation(says: Literal["none"] | model.ActivationModel) -> Operand | None:
