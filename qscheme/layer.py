@@ -74,7 +74,8 @@ class LayerFacts(NamedTuple):
 def shard_text(name: str, size: int, full: int | None, multiple: int) -> str:
     """A size in words. Of one of several equal shards, what was divided, and the most shards that would be multiples.
 
-    Only divisors of the number of shards are considered: `N = 576 = 18432 / 32; 16 shards of 1152 = 9 x 128 would do`.
+    Only divisors of the number of shards are considered: `N = 576 = 18432 / 32; 16 shards of 1152 = 9 x 128 would do`,
+    or `N = 96 = 192 / 2; the whole 192 is no multiple either`.
     """
     if full is None or full == size:
         return f"{name} = {size}"
@@ -87,7 +88,7 @@ def shard_text(name: str, size: int, full: int | None, multiple: int) -> str:
         if shards % fewer == 0 and larger % multiple == 0:
             words = f"{fewer} shards of {larger}" if fewer > 1 else f"the whole {full}"
             return f"{told}; {words} = {larger // multiple} x {multiple} would do"
-    return told
+    return f"{told}; the whole {full} is no multiple either"
 
 
 class Operands(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -15,11 +16,14 @@ from qscheme.selection import explain
 from qscheme.types import BATCH_INVARIANT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from qscheme.decision import Decision
     from qscheme.tables import Tables
     from qscheme.types import Layer, Operand
+
+ORIGINS = ("library", "toolchain")
+"""The words under which facts say where a version comes from."""
 
 
 def words_of_switches(words: Sequence[str], *, batch_invariant: bool) -> dict[str, bool]:
@@ -61,7 +65,8 @@ def decide(
     if out_dtype not in dtypes:
         raise UnknownFact(f"unknown output dtype {out_dtype!r}{suggestion(out_dtype, dtypes)}")
     layer = SimpleNamespace(
-        scheme=scheme, weight=None, weight_scale=None, input_scale=None, bias=True if bias else None, name="",
+        scheme=scheme, weight=None, weight_scale=None, input_scale=None, name="",
+        bias=torch.empty(n, device="meta") if bias else None,
         out_dtype=dtypes[out_dtype], out_features=n, in_features=k, rotation=rotation,
         full_out_features=full_n, full_in_features=full_k,
     )  # fmt: skip
@@ -80,7 +85,23 @@ def decide(
         facts = Facts.simulate(
             arch, switches=switches, tuned=tuned or "none", compute_units=compute_units, tables=tables, **libraries
         )
-    return facts, explain(cast("Layer", layer), facts, tables, backend, disabled, m)
+    decision = explain(cast("Layer", layer), facts, tables, backend, disabled, m)
+    if arch is not None:
+        decision = decision._replace(assumed=(*decision.assumed, *_taken(facts, tuned)))
+    return facts, decision
+
+
+def _taken(facts: Facts, tuned: str | None) -> Iterator[str]:
+    """What was taken of a simulated machine as nothing was said of it."""
+    if tuned is None:
+        yield "no shape is tuned (--tuned none)"
+    silent = [
+        f"{name} {facts.version(name)}"
+        for name, library in sorted(facts.libraries.items())
+        if library.absence is None and "default" in (facts.origins.get(f"{kind} {name}") for kind in ORIGINS)
+    ]
+    if silent:
+        yield f"versions: {', '.join(silent)}"
 
 
 def decision_data(facts: Facts, decision: Decision) -> dict[str, object]:

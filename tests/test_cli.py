@@ -461,6 +461,21 @@ def test_what_loaded_weights_must_be_is_taken_as_met_and_listed(qscheme) -> None
     assert all(f"  assumed: {line}\n" in qscheme(*EXPLAIN).out for line in assumed)
 
 
+def test_what_was_not_said_of_another_machine_is_taken_and_listed(qscheme) -> None:
+    silent = json.loads(qscheme(*EXPLAIN, "--json").out)["assumed"]
+    told = json.loads(qscheme(*EXPLAIN, "--tuned", "all", "--aiter", "0.1.12", "--json").out)["assumed"]
+
+    assert ["no shape is tuned (--tuned none)"] == [line for line in silent if "tuned" in line]
+    assert [] == [line for line in told if "tuned" in line]
+    assert [True, False] == [any("versions: aiter 0.1." in line for line in lines) for lines in (silent, told)]
+
+
+def test_a_bias_is_considered_before_it_is_loaded(qscheme) -> None:
+    done = qscheme("explain", "int8_ptpc", "--arch", "gfx942", "-n", "512", "-k", "512", "--bias", "--json")
+
+    assert (0, "aiter_ck") == (done.code, json.loads(done.out)["chosen"]["backend"])
+
+
 def test_an_unknown_architecture_is_accepted_with_a_note_and_a_suggestion(qscheme) -> None:
     done = qscheme("explain", "mxfp4", "-n", "64", "-k", "64", "--arch", "gfx951", "--json")
 

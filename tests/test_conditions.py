@@ -265,7 +265,14 @@ def test_a_kernel_that_is_wrong_with_two_versions_together_is_right_with_either_
         (24, 96, []),
         (48, None, []),
         (24, 72, ["N of the whole layer a multiple of 48, found N = 72"]),
-        (20, 60, ["N a multiple of 8, found N = 20 = 60 / 3", "N of the whole layer a multiple of 48, found N = 60"]),
+        (
+            20,
+            60,
+            [
+                "N a multiple of 8, found N = 20 = 60 / 3; the whole 60 is no multiple either",
+                "N of the whole layer a multiple of 48, found N = 60",
+            ],
+        ),
     ],
 )
 def test_a_condition_on_the_whole_layer_does_not_ask_about_its_shard(

@@ -174,7 +174,7 @@ PARTS: list[tuple[list[int], int | None, set[str]]] = [
     ([256, 192], None, set()),
     ([256, 192], 448, set()),
     ([192, 256], None, {"needs parts that begin at multiples of 128 rows, as tiles of 128x128 have, found part 2 at 192"}),
-    ([128, 96], 448, {"needs N of each shard in part 2 a multiple of 128 rows, as tiles of 128x128 have, found N = 96 = 192 / 2"}),
+    ([128, 96], 448, {"needs N of each shard in part 2 a multiple of 128 rows, as tiles of 128x128 have, found N = 96 = 192 / 2; the whole 192 is no multiple either"}),
     ([128, 128], 512, set()),
     ([64, 128], 384, {
         "needs N of each shard in part 1 a multiple of 128 rows, as tiles of 128x128 have, "
