@@ -10,7 +10,8 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from folders import edited, problems
+import yaml
+from folders import EVERY_FEATURE, edited, problems
 from pydantic import BaseModel
 
 from qscheme.compiler.emit import emit
@@ -163,6 +164,32 @@ def test_version_numbers_must_be_quoted(field: str, version: str, tmp_path: Path
 def test_releases_are_ordered_by_their_parts(tmp_path: Path) -> None:
     assert [] == problems(edited(tmp_path / "a", kernels__fast=("until: v3.0", "until: v1.10")))
     assert 1 == len(problems(edited(tmp_path / "b", kernels__fast=("until: v3.0", "until: v1.1.post9"))))
+
+
+def test_a_kernel_that_is_like_another_is_the_whole_of_it(tmp_path: Path) -> None:
+    whole = yaml.safe_load((EVERY_FEATURE / "kernels" / "fast.yaml").read_text())
+    stated = {"like": "small_product", "symbol": "triton.twin", "needs": {"minimum": {"n": 96}}}
+    whole["kernels"]["twin"] = {**whole["kernels"]["small_product"], **stated}
+    del whole["kernels"]["twin"]["like"]
+    said = {**whole, "kernels": {**whole["kernels"], "twin": stated}}
+    texts = []
+    for folder, data in ((tmp_path / "whole", whole), (tmp_path / "like", said)):
+        copy = edited(folder)
+        (copy / "kernels" / "fast.yaml").write_text(json.dumps(data))
+        catalogue, found = resolve(read_folder(copy, copy))
+        assert () == found
+        texts.append(emit(catalogue, "qscheme_generated"))
+
+    assert '"triton.twin"' in texts[0]["qscheme_generated/kernels_fast.py"]
+    assert texts[0] == texts[1]
+
+
+def test_editors_take_a_kernel_that_is_like_another_and_none_that_states_nothing() -> None:
+    validator = jsonschema.Draft202012Validator(json.loads((GENERATED / "kernels.schema.json").read_text()))
+    file = {"library": "triton", "distributions": ["triton"]}
+
+    assert validator.is_valid({**file, "kernels": {"one": {"like": "other"}}})
+    assert not validator.is_valid({**file, "kernels": {"one": {"symbol": "triton.one"}}})
 
 
 @pytest.mark.parametrize("text", ["1e-12", "1.0e-12", "1.0E-12", ".000000000001"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from qscheme.compiler.kernel_model import KernelFile
+from qscheme.compiler.likeness import completed
 from qscheme.compiler.mistakes import problems_of
 from qscheme.compiler.model import DeviceFile, SchemeFile, SwitchFile
 from qscheme.compiler.source import Place, Problem, SourceError, read_file
@@ -123,6 +124,8 @@ class _Reader:
     def read(self, path: Path, model: type[ModelT]) -> File[ModelT] | None:
         try:
             document = read_file(path, self.shown(path))
+            if model is KernelFile:
+                document = completed(document)
         except SourceError as error:
             self.problems.extend(error.problems)
             return None
@@ -132,7 +135,11 @@ class _Reader:
             found = model.model_validate(document.data)
         except ValidationError as error:
             errors = error.errors()
-        problems = list(problems_of(errors, document, model))
+        # A mistake in a key that kernels share is one mistake, whatever their names.
+        told: dict[tuple[Place, str], Problem] = {}
+        for problem in problems_of(errors, document, model):
+            told.setdefault((problem.place, problem.message.rpartition(": ")[2]), problem)
+        problems = list(told.values())
         self.problems.extend(problems)
         if found is None or problems:
             return None

@@ -163,6 +163,9 @@ class KnownBad(Closed):
 class KernelModel(Closed):
     """A function of a kernel library."""
 
+    like: Word | None = Field(
+        default=None, description="another kernel of this file, which has every key that is not stated here"
+    )
     symbol: Symbols = Field(description="its dotted name, or several for the releases that moved it, the newest first")
     since: Release | None = Field(
         default=None, description="the first release that is right, where its signature fits older ones"

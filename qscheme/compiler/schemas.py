@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, cast
 
 from qscheme.compiler.kernel_model import KernelFile
+from qscheme.compiler.likeness import LIKE
 from qscheme.compiler.model import DeviceFile, SchemeFile, SwitchFile
 from qscheme.compiler.output import MARK
 
@@ -39,6 +40,10 @@ def _of_the_language(node: object) -> object:
     if "default" in kept and kept["default"] in (None, []):
         del kept["default"]
     kept.pop("discriminator", None)
+    if LIKE in cast("dict[str, object]", kept.get("properties", {})):
+        # What another kernel states need not be stated.
+        kept["anyOf"] = [{"required": kept.pop("required")}, {"required": [LIKE]}]
+        return kept
     forms: list[object] = []
     for union in (kept.pop("anyOf", []), kept.pop("oneOf", [])):
         forms += cast("list[object]", union)

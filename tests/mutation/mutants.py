@@ -70,8 +70,14 @@ def backends() -> Iterator[tuple[str, dict[str, Any]]]:
 
 @cache
 def read(name: str) -> dict[str, Any]:
-    """A shipped YAML file, which nobody may change."""
+    """A shipped YAML file, which nobody may change, with every kernel stated whole."""
     found: dict[str, Any] = yaml.safe_load(Path(shipped_schemes(), name).read_text())
+    entries = found.get("kernels", {})
+    for entry in entries.values():
+        if "like" in entry:
+            stated = dict(entry)
+            entry.clear()
+            entry.update(copy.deepcopy({**entries[stated.pop("like")], **stated}))
     return found
 
 
