@@ -40,7 +40,6 @@ _OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 _BLANKS = " \t\n\v\f\r"
 _RUNTIMES = {"rocm": ("amd", "hip"), "cuda": ("nvidia", "cuda")}
 """The tools that torch is built for: the vendor of their devices, and the word of `torch.version`."""
-_TRITON = ("triton", "pytorch-triton-rocm", "triton-rocm", "pytorch-triton")
 _ON = frozenset({"1", "true", "yes", "on"})
 _OFF = frozenset({"0", "false", "no", "off"})
 
@@ -168,7 +167,7 @@ class Facts(machine.Facts):
         device, notes = _device(gpu.arch, known)
         switches, switch_origins = _switches(known.switches, os.environ)
         libraries = {name: _installed(source) for name, source in known.libraries.items()}
-        tools = {name: tool for name, tool in _tools().items() if name not in libraries}
+        tools = _tools(known)
         libraries |= tools
         origins = {"device": gpu.origin, "tuned": "files of the installed libraries", **switch_origins}
         if gpu.compute_units is not None:
@@ -317,8 +316,11 @@ def _unnamed(tool: str, device: Device) -> Library:
     return Library(tool, absence=f"none, on a device of {device.vendor}" if foreign else None)
 
 
-def _tools() -> dict[str, Library]:
-    """What torch is built for, and the installed Triton; only the numbers of a version count, not what follows them."""
+def _tools(known: Tables) -> dict[str, Library]:
+    """What torch is built for, and the installed Triton where the tables have no kernels in it.
+
+    Only the numbers of a version count, not what follows them.
+    """
     import torch
 
     found: dict[str, Library] = {}
@@ -327,11 +329,9 @@ def _tools() -> dict[str, Library]:
         numbers = re.match(r"\d+(\.\d+)*", text or "")
         absence = None if text else f"none, torch {torch.__version__} is built without it"
         found[tool] = Library(tool, numbers and numbers[0], f"torch.version.{word}", absence)
-    owner = next(iter(_distributions(LibrarySource("triton", _TRITON))), None)
-    if owner is None:
-        return {**found, "triton": Library("triton", absence="not installed")}
-    place = str(owner.locate_file("triton"))
-    return {**found, "triton": Library("triton", owner.version, place)}
+    installed = [tool for tool in TOOLCHAIN if tool not in _RUNTIMES]
+    found |= {tool: _installed(load().libraries[tool]) for tool in installed}
+    return {tool: library for tool, library in found.items() if tool not in known.libraries}
 
 
 def _distributions(source: LibrarySource) -> list[metadata.Distribution]:
