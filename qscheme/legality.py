@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from qscheme.errors import UnknownFact, suggestion
-from qscheme.tuned import COLUMNS, NOTHING, UnreadableError, lines_of, positive
+from qscheme.tuned import COLUMNS, NOTHING, ROWS, UnreadableError, lines_of, positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -171,7 +171,7 @@ def _json(path: Path, table: TunedTable) -> Iterator[tuple[str, list[str]]]:
         key, entries = cast("tuple[str, object]", pair)
         messages = ["stands twice"] if key in seen else []
         seen.add(key)
-        if key != "any" and not re.fullmatch(r"M_(LEQ|GEQ)_\d+|(small|medium|large|xlarge)(_M\d+)?", key):
+        if ROWS.fullmatch(key) is None:
             messages.append("stands for no M; write M_LEQ_x, M_GEQ_x or any")
         yield f"{path}: {key}", [*messages, *_entry_mistakes(entries, shape, table)]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -33,6 +35,12 @@ class UnreadableError(Exception):
     """A file that cannot be read as a table; the text says where and why."""
 
 
+SIZES = {"small": (0, 31), "medium": (32, 128), "large": (129, 256), "xlarge": (257, sys.maxsize)}
+ROWS = re.compile(rf"any|M_(LEQ|GEQ)_(\d+)|({'|'.join(SIZES)})(?:_M(\d+))?")
+"""A key of a JSON file: the numbers of rows that its configuration is for. Words stand for the first and the last M in
+releases before AITER v0.1.8, with `_M32` for those of which 32 is the next power of two."""
+
+
 @dataclass(frozen=True, slots=True)
 class AllTuned:
     """Takes every shape for tuned."""
@@ -55,8 +63,7 @@ class NothingTuned:
         return "no row, tuned tables were given as none"
 
 
-ALL_TUNED = AllTuned()
-NOTHING_TUNED = NothingTuned()
+ALL_TUNED, NOTHING_TUNED = AllTuned(), NothingTuned()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +89,23 @@ class TunedFiles:
     """The tables that an installed kernel library carries, read when they are first asked for.
 
     root: the folder of the library's package. overrides: values of environment variables that replace a table's files,
-    by name of the variable, each one path or several joined by `os.pathsep`; files that do not exist are passed over if
-    another one of the list does.
+    by name, each one path or several joined by `os.pathsep`; those that do not exist count only if none does.
 
     A CSV table (one row for each architecture, number of compute units, M, N and K) has a shape if a row is there for
     exactly this architecture, this number of compute units, M, N and K. Files of releases before AITER v0.1.12.post2
     have no column for the architecture; there the compute units alone tell. AITER itself looks three times: for M, for
     M rounded up to 16, 32, 64 or 128 (the larger M, the coarser), and for the next power of two, or 8192 where M is
-    over 8192 and N over 4096. A power of two from 16 to 8192 stays what it is under all of them, so for such an M,
-    which is what conditions ask for, the exact row is the one that AITER finds. For any other M this answers "no row"
-    where AITER may take the row of a larger one.
-    A row that stands twice, in one file or in several, counts once: which kernel the library prefers does not matter
-    here, and nothing is ever written. Rows that have another value than the table asks for in a column (AITER keeps
-    INT8 and FP8 rows in one file, told apart by q_dtype_w) do not count; further columns are not looked at.
+    over 8192 and N over 4096. All are M itself for a power of two from 16 to 8192, which conditions ask for. For any
+    other M this answers "no row" where AITER may take the row of a larger one.
+    A row that stands twice, in one file or in several, counts once. Rows that have another value than the table asks
+    for in a column (AITER keeps INT8 and FP8 rows in one file, told apart by q_dtype_w) do not count.
 
     A JSON table (one file for each N and K, a key for each range of M) has a shape if the file for exactly N and K is
-    there and a key other than `any` covers M: `M_LEQ_x`, `M_GEQ_x`, or in releases before AITER v0.1.8 `small` (M under
-    32), `medium_Mx` (32 to 128, rounded up to a power of two), `large` (to 256) and `xlarge`. AITER calls a
-    configuration tuned by the same test. Of the places where releases keep that file the first one that has it counts.
+    there and a key (see `ROWS`) other than `any` covers M. AITER calls a configuration tuned by the same test. Of the
+    places where releases keep that file the first one that has it counts.
 
-    A file that cannot be read makes every shape of its table untuned, with the place and the mistake as what was found.
-    Files are read once (twice if two threads race), and not again when they change.
+    A file that cannot be read makes every shape of its table untuned, and is told. Files are read once (twice if two
+    threads race), and not again when they change.
     """
 
     __slots__ = ("_keys", "_rows", "overrides", "root")
@@ -300,18 +303,17 @@ def _keys(path: Path) -> tuple[str, ...] | str | None:
 
 def _covers(key: str, m: int) -> bool:
     """Whether a key other than `any` of a JSON file stands for M."""
-    kind, _, bound = key.rpartition("_")
-    if kind in ("M_LEQ", "M_GEQ") and bound.isdigit():
-        return m <= int(bound) if kind == "M_LEQ" else m >= int(bound)
-    size, bounded, bound = key.partition("_M")
-    if not {"small": m < 32, "medium": 32 <= m <= 128, "large": 128 < m <= 256, "xlarge": m > 256}.get(size, False):
-        return False
-    return not bounded or (bound.isdigit() and 1 << max(m - 1, 0).bit_length() == int(bound))
+    found = ROWS.fullmatch(key)
+    side, limit, size, bound = found.groups() if found else (None,) * 4
+    if limit:
+        return m <= int(limit) if side == "LEQ" else m >= int(limit)
+    low, high = SIZES.get(size or "", (1, 0))
+    return low <= m <= high and (not bound or 1 << max(m - 1, 0).bit_length() == int(bound))
 
 
 def _no_row(missing: list[int], n: int, k: int, device: Device, units: int | None, place: str) -> str:
-    where = device.arch if units is None else f"{device.arch} with {units} compute units"
-    return f"no row for M={_words(missing)}, N={n}, K={k} on {where} in {place}"
+    whole = "" if units is None else f" with {units} compute units"
+    return f"no row for M={_words(missing)}, N={n}, K={k} on {device.arch}{whole} in {place}"
 
 
 def _words(numbers: list[int]) -> str:
