@@ -25,10 +25,13 @@ def check(
 
     known = tables_of(tables).tuned
     files = [found for path in paths for found in files_of(path, known, table)]
-    count, illegal = illegal_rows(files)
+    count, passed, illegal = illegal_rows(files)
+    number = len({path for path, _ in files})
     if as_json:
-        print_json({"files": len(files), "rows": count, "illegal": [one._asdict() for one in illegal]})
+        rows = [one._asdict() for one in illegal]
+        print_json({"files": number, "rows": count, "rows_of_no_table": passed, "illegal": rows})
     else:
-        print(*illegal, f"{len(illegal)} mistakes in {count} rows of {len(files)} files", sep="\n")
+        rest = f"; {passed} rows that no backend asks for were passed over" if passed else ""
+        print(*illegal, f"{len(illegal)} mistakes in {count} rows of {number} files{rest}", sep="\n")
     if illegal:
         raise typer.Exit(1)

@@ -70,8 +70,8 @@ def files_of(path: Path, tables: Mapping[str, TunedTable], name: str | None = No
     return sorted(found, key=lambda item: (item[0], item[1].name))
 
 
-def illegal_rows(files: Iterable[tuple[Path, TunedTable]]) -> tuple[int, tuple[Illegal, ...]]:
-    """The number of rows, and those that cannot be right; of two rows for one shape, the second.
+def illegal_rows(files: Iterable[tuple[Path, TunedTable]]) -> tuple[int, int, tuple[Illegal, ...]]:
+    """The number of rows, of those that no table counts, and the illegal ones; of two rows for one shape, the second.
 
     A row of a CSV file is for an architecture, a number of compute units, M, N, K and the columns of the table's `key`.
     Its kernel must be one that the table knows; the kernel's tile along K must not be longer than K; a split along K
@@ -82,15 +82,22 @@ def illegal_rows(files: Iterable[tuple[Path, TunedTable]]) -> tuple[int, tuple[I
     found: list[Illegal] = []
     count = 0
     seen: _Seen = {}
+    counted: set[str] = set()
+    passed: set[str] = set()
     for path, table in files:
         rows = _json(path, table) if table.kind == "json" else _csv(path, table, seen)
         try:
             for place, messages in rows:
+                if messages is None:
+                    passed.add(place)
+                    continue
                 count += 1
+                counted.add(place)
                 found += [Illegal(table.name, place, message) for message in messages]
         except UnreadableError as problem:
             found.append(Illegal(table.name, *_parted(str(problem), path)))
-    return count, tuple({(one.place, one.message): one for one in reversed(found)}.values())[::-1]  # told once per file
+    told_once = tuple({(one.place, one.message): one for one in reversed(found)}.values())[::-1]
+    return count, len(passed - counted), told_once
 
 
 def _parted(problem: str, path: Path) -> tuple[str, str]:
@@ -101,7 +108,7 @@ def _parted(problem: str, path: Path) -> tuple[str, str]:
 
 def _csv(
     path: Path, table: TunedTable, seen: dict[tuple[str, ...], tuple[str, str]]
-) -> Iterator[tuple[str, list[str]]]:
+) -> Iterator[tuple[str, list[str] | None]]:
     lines = lines_of(path)
     line, header = next(lines, NOTHING)
     absent = [name for name in (*COLUMNS, KERNEL, SPLIT) if name not in header]
@@ -114,7 +121,8 @@ def _csv(
             continue
         row = dict(zip(header, cells, strict=True))
         if any(row.get(column, values[0]) not in values for column, values in table.rows):
-            continue  # a row of another table in the same file
+            yield place, None  # a row of another table in the same file, or of none
+            continue
         try:
             k = [positive(name, row[name]) for name in COLUMNS][-1]
         except ValueError as problem:

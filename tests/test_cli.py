@@ -385,10 +385,32 @@ def test_check_fails_with_the_row_that_cannot_be_right(qscheme, tmp_path: Path) 
     words = f"{table}:3: a tile of 2048 along K is longer than K = 1024"
     assert (1, f"{words}\n1 mistakes in 2 rows of 1 files\n", "") == qscheme("check", table)
     illegal = {"table": "a8w8", "place": f"{table}:3", "message": words.partition(": ")[2]}
-    assert {"files": 1, "rows": 2, "illegal": [illegal]} == json.loads(qscheme("check", table, "--json").out)
+    expected = {"files": 1, "rows": 2, "rows_of_no_table": 0, "illegal": [illegal]}
+    assert expected == json.loads(qscheme("check", table, "--json").out)
     table.write_text("\n".join(rows[:2]))
     assert (0, "0 mistakes in 1 rows of 1 files\n", "") == qscheme("check", table)
     assert 2 == qscheme("check", tmp_path / "absent.csv").code
+
+
+def test_check_says_how_many_rows_it_did_not_look_at(qscheme, tmp_path: Path) -> None:
+    row = "256,{},512,1024,{},3,0,9.5,a8w8_rowwise_256x16x64x512_16x16_v3"
+    header = "cu_num,M,N,K,q_dtype_w,kernelId,splitK,us,kernelName"
+    a8w8, shared = tmp_path / "a8w8_tuned_gemm.csv", tmp_path / "a8w8_bpreshuffle_tuned_gemm.csv"
+    types = ("torch.int8", "torch.float8_e4m3fn", "torch.int8", "torch.int4")
+    a8w8.write_text("\n".join((header, *(row.format(m, name) for m, name in enumerate(types, 1)))))
+    shared.write_text(
+        a8w8.read_text().replace("a8w8_rowwise_256x16x64x512_16x16_v3", "_ZN5aiter").replace("float8_e4m3fn", "int8")
+    )
+
+    assert (
+        "0 mistakes in 1 rows of 1 files; 3 rows that no backend asks for were passed over\n"
+        == qscheme("check", a8w8).out
+    )
+    # Two tables count rows of this file, and none counts int4.
+    assert (
+        "0 mistakes in 3 rows of 1 files; 1 rows that no backend asks for were passed over\n"
+        == qscheme("check", shared).out
+    )
 
 
 def test_explain_names_the_rows_that_a_decision_rests_on(qscheme) -> None:

@@ -29,7 +29,7 @@ def row(k: object = 1024, kernel: str = TILE.format(512), split: object = 0, m: 
 def mistakes(folder: Path, *rows: str, name: str = CSV) -> list[str]:
     """Each mistake as `FILE:LINE: message`."""
     (folder / name).write_text("\n".join((HEADER, *rows)) + "\n")
-    return [str(one).removeprefix(f"{folder}/") for one in illegal_rows(files_of(folder / name, TABLES))[1]]
+    return [str(one).removeprefix(f"{folder}/") for one in illegal_rows(files_of(folder / name, TABLES))[-1]]
 
 
 LEGAL = [
@@ -79,14 +79,14 @@ def test_two_files_of_a_table_may_repeat_each_other_and_may_not_disagree(tmp_pat
     own, model = tmp_path / CSV, tmp_path / "a8w8_bpreshuffle_tuned_gemm_model.csv"
     own.write_text(f"{HEADER}\n{row()}\n{row(m=32)}\n")
     model.write_text(f"{HEADER}\n{row()}\n{row(m=32, kernel=TILE.format(256))}\n")
-    count, found = illegal_rows([pair for path in (own, model) for pair in files_of(path, TABLES)])
+    count, _, found = illegal_rows([pair for path in (own, model) for pair in files_of(path, TABLES)])
     assert (4, [f"{model}:3"]) == (count, [one.place for one in found])
     assert f"the first, at {own}:3, takes" in found[0].message
 
 
 def test_a_file_without_a_column_is_told_once(tmp_path: Path) -> None:
     (tmp_path / CSV).write_text("cu_num,M,N,K,kernelName\n256,1,2,3,x\n")
-    _, (found,) = illegal_rows(files_of(tmp_path / CSV, TABLES))
+    *_, (found,) = illegal_rows(files_of(tmp_path / CSV, TABLES))
     assert (f"{tmp_path}/{CSV}:1", "needs the column splitK, found cu_num, M, N, K, kernelName") == found[1:]
 
 
@@ -95,7 +95,7 @@ JSON = "gfx950-GEMM-A8W8_BLOCKSCALE-N=512-K=384.json"
 
 def json_mistakes(folder: Path, text: str, name: str = JSON) -> list[str]:
     (folder / name).write_text(text)
-    return [str(one).removeprefix(f"{folder}/") for one in illegal_rows(files_of(folder / name, TABLES))[1]]
+    return [str(one).removeprefix(f"{folder}/") for one in illegal_rows(files_of(folder / name, TABLES))[-1]]
 
 
 def test_a_configuration_that_can_be_right_is_legal(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_folder_is_that_of_a_package_and_every_table_in_it_is_read(tmp_path: P
     (tmp_path / "configs" / "model_configs" / "a8w8_tuned_gemm_m.csv").write_text(f"{HEADER}\n{row()}\n")
     files = files_of(tmp_path, TABLES)
     assert ["a8w8_bpreshuffle", "a8w8_bpreshuffle_int8", "a8w8"] == [table.name for _, table in files]
-    assert ["a8w8_bpreshuffle", "a8w8"] == [one.table for one in illegal_rows(files)[1]]
+    assert ["a8w8_bpreshuffle", "a8w8"] == [one.table for one in illegal_rows(files)[-1]]
 
 
 def test_a_file_of_another_name_needs_the_name_of_its_table(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_file_of_another_name_needs_the_name_of_its_table(tmp_path: Path) -> N
         files_of(path, TABLES)
     with pytest.raises(UnknownFact, match=r"unknown tuned table 'a8w9'; did you mean 'a8w8'\?"):
         files_of(path, TABLES, "a8w9")
-    assert (1, ()) == illegal_rows(files_of(path, TABLES, "a8w8_bpreshuffle"))
+    assert (1, 0, ()) == illegal_rows(files_of(path, TABLES, "a8w8_bpreshuffle"))
     with pytest.raises(UnknownFact, match="there is no file or folder"):
         files_of(tmp_path / "absent.csv", TABLES)
     with pytest.raises(UnknownFact, match="has no file of a tuned table"):
