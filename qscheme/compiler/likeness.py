@@ -24,7 +24,8 @@ def completed(document: Document) -> Document:
     Keys are taken whole, with their places, so that a mistake in one is told where it stands. Raises SourceError for
     an OTHER that the file does not have, or that is like another one itself.
     """
-    root = cast("dict[str, object]", document.data) if isinstance(document.data, dict) else {}
+    said = document.data
+    root = cast("dict[str, object]", said) if isinstance(said, dict) else {}
     kernels = cast("dict[str, object]", root[KERNELS]) if isinstance(root.get(KERNELS), dict) else {}
     entries = {name: cast("dict[str, object]", entry) for name, entry in kernels.items() if isinstance(entry, dict)}
     likes = {name: entry[LIKE] for name, entry in entries.items() if LIKE in entry}
@@ -36,10 +37,12 @@ def completed(document: Document) -> Document:
         for name, other in likes.items()
         for key in entries[str(other)].keys() - entries[name].keys()
     }
+    if not likes:
+        return document
     whole = {name: {**entries[str(other)], **entries[name]} for name, other in likes.items()}
     return replace(
         document,
-        data={**root, KERNELS: {**kernels, **whole}} if likes else document.data,
+        data={**root, KERNELS: {**kernels, **whole}},
         places=_with(document.places, taken),
         key_places=_with(document.key_places, taken),
         texts=_with(document.texts, taken),
@@ -67,8 +70,6 @@ def _problems(
 
 def _with(facts: Mapping[KeyPath, T], taken: Mapping[KeyPath, KeyPath]) -> dict[KeyPath, T]:
     """What is known by key path, and the same by the paths of keys that were taken."""
-    if not taken:
-        return dict(facts)
     by_key: dict[KeyPath, list[KeyPath]] = {}
     for path in facts:
         by_key.setdefault(path[:3], []).append(path)
