@@ -144,8 +144,8 @@ def exact(backend: Backend) -> bool:
 
 
 def few(samples: int) -> float:
-    """By what a bound for the mean of many squares grows for so few of them: by three standard deviations."""
-    return 1 + 3 / math.sqrt(2 * samples)
+    """By what a bound for the mean of many squares grows for so few: three standard deviations, at most twice."""
+    return min(2, 1 + 3 / math.sqrt(2 * samples))
 
 
 def judged(found: Result, what: str, y: torch.Tensor, right: Expected, slack: bool) -> dict[str, float]:
@@ -153,7 +153,7 @@ def judged(found: Result, what: str, y: torch.Tensor, right: Expected, slack: bo
     rows, whole = row_errors(y, right.y), whole_error(y, right.y)
     size = right.y.norm(dim=1)
     loose = right.slack if slack else torch.zeros_like(size)
-    allowed = QUANTIZED + float((loose * size).norm()) / (float(size.norm()) or 1.0)
+    allowed = QUANTIZED * few(right.y.numel()) + float((loose * size).norm()) / (float(size.norm()) or 1.0)
     of_row = QUANTIZED * few(right.y.shape[1])
     over = rows - of_row - loose
     if not whole <= allowed or not bool((over <= 0).all()):
@@ -206,6 +206,7 @@ def one_error(
         of_codes = bound(right.codes.to(device), x_scale=right.scale.to(device))
         shape["rows"][m]["codes"] = judged(found, f"{at}, quantized codes", of_codes, right, slack=False)
     allowed *= few(m * min(n, k))
+    shape["rows"][m]["allowed_full"] = allowed
     if not full <= allowed:
         found["failures"].append(f"{at}: {full:.4g} off the x that was not quantized, allowed {allowed:.4g}")
     if y.dtype != dtype or of_codes.dtype != dtype:

@@ -49,6 +49,10 @@ def main() -> int:
     return 0
 
 
+WHOLE_RUN = "AITER on NVIDIA: "
+"""How a failure begins that is of a whole run and of no backend."""
+
+
 def page() -> str:
     catalogue, problems = resolve(read_folder(ROOT / "schemes", ROOT / "schemes"))
     assert not problems, problems
@@ -85,18 +89,27 @@ def newest(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for report in sorted(reports, key=lambda report: str(report["date"])):
         device = devices.setdefault(
             report["device"]["name"],
-            {"device": report["device"], "runs": [], "backends": [], "times": [], "aiter_on_nvidia": {"backends": []}},
+            {
+                "device": report["device"],
+                "runs": [],
+                "backends": [],
+                "times": [],
+                "failed_runs": [],
+                "aiter_on_nvidia": {"backends": []},
+            },
         )
         versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
         device["runs"].append(f"{report['date'][:16].replace('T', ' ')}, {versions}")
-        schemes = {row["scheme"] for row in (*report["backends"], *report["refused"])}
         parts = ((device, report, ("backends", "times")), (device["aiter_on_nvidia"], of_aiter(report), ("backends",)))
         for into, part, names in parts:
+            schemes = {row["scheme"] for row in (*part.get("backends", ()), *part.get("refused", ()))}
             for name in names:
                 kept = [row for row in into[name] if row["scheme"] not in schemes]
                 into[name] = sorted([*kept, *part.get(name, ())], key=lambda row: str(row["scheme"]))
+        told = [failure for failure in report["failures"] if failure.startswith(WHOLE_RUN)]
+        device["failed_runs"] += [f"{report['date'][:16].replace('T', ' ')}: {failure}" for failure in told]
     for device in devices.values():
-        device["failures"] = [
+        device["failures"] = device.pop("failed_runs") + [
             f"{whose}{row['scheme']} {row['backend']}: {text}"
             for whose, part in (("", device), ("AITER ", device["aiter_on_nvidia"]))
             for row in part["backends"]

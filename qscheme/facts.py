@@ -208,11 +208,16 @@ def _device(arch: str, known: Tables) -> tuple[Device, tuple[str, ...]]:
 def _sold_as(name: str, known: Tables) -> tuple[str, str] | None:
     """The architecture and the product in a name such as `mi300x` or `AMD Instinct MI300X`; None if there is none."""
 
-    def plain(words: str) -> str:
-        return "".join(filter(str.isalnum, words)).lower()
+    def words(text: str) -> str:
+        return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "
 
-    sold = [(plain(product), arch, product) for arch, device in known.devices.items() for product in device.products]
-    held = [(len(words), arch, product) for words, arch, product in sold if plain(name).endswith(words)]
+    asked = words(name)
+    held = [
+        (len(product), arch, product)
+        for arch, device in known.devices.items()
+        for product in device.products
+        if words(product) in asked or words(product).replace(" ", "") == asked.strip()
+    ]
     return max(held)[1:] if held else None
 
 
@@ -329,8 +334,9 @@ def _tools(known: Tables) -> dict[str, Library]:
         numbers = re.match(r"\d+(\.\d+)*", text or "")
         absence = None if text else f"none, torch {torch.__version__} is built without it"
         found[tool] = Library(tool, numbers and numbers[0], f"torch.version.{word}", absence)
-    installed = [tool for tool in TOOLCHAIN if tool not in _RUNTIMES]
-    found |= {tool: _installed(load().libraries[tool]) for tool in installed}
+    for tool in TOOLCHAIN:
+        if tool not in found and tool not in known.libraries:
+            found[tool] = _installed(LibrarySource(tool, (tool,)))
     return {tool: library for tool, library in found.items() if tool not in known.libraries}
 
 

@@ -37,7 +37,7 @@ ROTATION = 32
 """The block size of a Hadamard rotation; no other is known."""
 
 TENSORS = Given._fields[1:9]
-WORDS = Given._fields[9:]
+"""The attributes of a layer that are tensors, its weight first."""
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -50,26 +50,12 @@ _STORED_SCALES = {
 
 
 def read(layer: Layer) -> Given:
-    """What a layer says of itself: its tensors without their history of gradients, all on the device of its weight.
+    """What a layer says of itself, not judged yet.
 
-    Attributes of a torch module are slow to read, so each is read here and nowhere else. Raises InvalidLayer.
+    Attributes of a torch module are slow to read, so each is read here and nowhere else.
     """
     name = str(getattr(layer, "name", "") or "")
-    tensors: list[Tensor | None] = []
-    device: torch.device | None = None
-    for operand in TENSORS:
-        value: object = getattr(layer, operand, None)
-        if value is None:
-            tensors.append(None)
-            continue
-        if not isinstance(value, Tensor):
-            raise InvalidLayer(name, operand, "a torch tensor", type(value).__name__)
-        if operand == "weight":
-            device = value.device
-        elif device is not None and value.device != device:
-            raise InvalidLayer(name, operand, f"the weight's device {device}", str(value.device))
-        tensors.append(value.detach() if value.requires_grad else value)
-    return Given._make([name, *tensors, *[getattr(layer, word, None) for word in WORDS]])
+    return Given._make([name, *[getattr(layer, word, None) for word in Given._fields[1:]]])
 
 
 def layer_facts(layer: Given, scheme: Scheme) -> LayerFacts:
@@ -111,6 +97,7 @@ def layer_facts(layer: Given, scheme: Scheme) -> LayerFacts:
 def operands_of(layer: Given, scheme: Scheme, facts: LayerFacts) -> Operands:
     """The layer's tensors, checked. Raises InvalidLayer that names the operand, what it needs and what was found."""
     n, k, activation = facts.n, facts.k, scheme.activation
+    layer = _with_tensors(layer)
     weight = layer.weight
     if weight is None:
         raise InvalidLayer(layer.name, "weight", f"a tensor of N = {n} and K = {k}", "none")
@@ -134,6 +121,27 @@ def operands_of(layer: Given, scheme: Scheme, facts: LayerFacts) -> Operands:
     )
 
 
+def _with_tensors(layer: Given) -> Given:
+    """The layer with its tensors as they are read: without their history of gradients, on the device of its weight."""
+    tensors: list[Tensor | None] = []
+    device: torch.device | None = None
+    for operand, value in zip(TENSORS, layer[1:], strict=False):
+        found = _tensor(layer.name, operand, value)
+        if found is not None:
+            device = device or found.device
+            if found.device != device:
+                raise InvalidLayer(layer.name, operand, f"the weight's device {device}", str(found.device))
+            found = found.detach() if found.requires_grad else found
+        tensors.append(found)
+    return Given._make([layer.name, *tensors, *layer[len(tensors) + 1 :]])
+
+
+def _tensor(layer: str, operand: str, value: object) -> Tensor | None:
+    if value is not None and not isinstance(value, Tensor):
+        raise InvalidLayer(layer, operand, "a torch tensor", type(value).__name__)
+    return value
+
+
 def _whole(layer: str, word: str, full: int | None, name: str, size: int) -> int | None:
     """A size of the whole layer, None if nobody said that this is a shard of it."""
     if full is not None and full < size:
@@ -143,7 +151,7 @@ def _whole(layer: str, word: str, full: int | None, name: str, size: int) -> int
 
 def _is_fused(layer: Given, scheme: Scheme) -> bool:
     """Whether the layer has one weight scale for each of its parts, where the scheme has one for the tensor."""
-    scale = layer.weight_scale
+    scale = _tensor(layer.name, "weight_scale", layer.weight_scale)
     if scale is None:
         widths = layer.logical_widths
         return scheme.weight.granularity == "per_tensor" and widths is not None and len(widths) > 1
@@ -173,7 +181,7 @@ def _stored_shape(weight: Tensor, scheme: Scheme) -> tuple[int, int]:
 
 
 def _logical_shape(layer: Given, scheme: Scheme) -> tuple[int, int]:
-    weight = layer.weight
+    weight = _tensor(layer.name, "weight", layer.weight)
     if weight is not None and (weight.dim() != 2 or 0 in weight.shape):
         found = f"shape {list(weight.shape)}"
         raise InvalidLayer(layer.name, "weight", "two dimensions [N, K], neither of them 0", found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -66,7 +65,7 @@ def decide(
         raise UnknownFact(f"unknown output dtype {out_dtype!r}{suggestion(out_dtype, dtypes)}")
     layer = SimpleNamespace(
         scheme=scheme, weight=None, weight_scale=None, input_scale=None, name="",
-        bias=torch.empty(n, device="meta") if bias else None,
+        bias=True if bias else None,
         out_dtype=dtypes[out_dtype], out_features=n, in_features=k, rotation=rotation,
         full_out_features=full_n, full_in_features=full_k,
     )  # fmt: skip
@@ -87,18 +86,22 @@ def decide(
         )
     decision = explain(cast("Layer", layer), facts, tables, backend, disabled, m)
     if arch is not None:
-        decision = decision._replace(assumed=(*decision.assumed, *_taken(facts, tuned)))
+        asks = any(backend.tuned for backend in tables.scheme(scheme).backends)
+        silent = (*(["no shape is tuned (--tuned none)"] if asks and tuned is None else []), *_taken(facts))
+        decision = decision._replace(assumed=(*decision.assumed, *silent))
     return facts, decision
 
 
-def _taken(facts: Facts, tuned: str | None) -> Iterator[str]:
-    """What was taken of a simulated machine as nothing was said of it."""
-    if tuned is None:
-        yield "no shape is tuned (--tuned none)"
+def _taken(facts: Facts) -> Iterator[str]:
+    """The sizes and versions that were taken of a simulated machine, as nothing was said of them."""
+    if facts.origins.get("compute_units", "").startswith("default"):
+        yield f"{facts.compute_units} compute units"
     silent = [
-        f"{name} {facts.version(name)}"
+        f"{name} {library.version}"
         for name, library in sorted(facts.libraries.items())
-        if library.absence is None and "default" in (facts.origins.get(f"{kind} {name}") for kind in ORIGINS)
+        if library.version is not None
+        and library.absence is None
+        and "default" in (facts.origins.get(f"{kind} {name}") for kind in ORIGINS)
     ]
     if silent:
         yield f"versions: {', '.join(silent)}"

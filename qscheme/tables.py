@@ -74,7 +74,7 @@ def load(tables: ModuleType | str | Tables | None = None) -> Tables:
     if isinstance(tables, Tables):
         return tables
     given = tables if isinstance(tables, ModuleType) else None
-    name = given.__name__ if given else str(tables or GENERATED)
+    name = given.__name__ if given else str(GENERATED if tables is None else tables)
     known = _loaded.get(name)
     if known is not None and known[0] is (given or sys.modules.get(name)):
         return known[1]

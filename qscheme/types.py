@@ -128,6 +128,9 @@ class Kernel:
     rules: tuple[tuple[str | None, Rule], ...] = ()
     rotate: str | None = None
 
+    def __repr__(self) -> str:
+        return f"Kernel({self.name})"
+
 
 class Device(NamedTuple):
     """What an architecture is. fp8: the E4M3 flavour of its kernels, None if it has no FP8 matrix units.
@@ -292,6 +295,9 @@ class Backend:
     on_use: OnUse = "quiet"
     tuned: tuple[tuple[TunedTable, tuple[int, ...]], ...] = ()
 
+    def __repr__(self) -> str:
+        return f"Backend({self.name})"
+
 
 @dataclass(slots=True, eq=False, repr=False, match_args=False)
 class Scheme:
@@ -308,3 +314,6 @@ class Scheme:
     stored_scales: tuple[ScaleFormat, ...]
     backends: tuple[Backend, ...]
     producers: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Scheme({self.name})"

@@ -134,6 +134,17 @@ def test_a_layer_may_be_explained_before_it_is_loaded() -> None:
     assert () == qscheme.explain(layer("int8_tensor_static"), CPU).assumed
 
 
+def test_explain_does_not_judge_tensors_that_are_not_there_yet() -> None:
+    loaded = layer("int8_ptpc")
+    meta = SimpleNamespace(
+        scheme="int8_ptpc", weight=loaded.weight.to("meta"), weight_scale=loaded.weight_scale, input_scale=None,
+        bias=True, name="up", out_dtype=torch.bfloat16, g_idx=[], weight_zero_point=0,
+    )  # fmt: skip
+    assert "torch_int_mm" == qscheme.explain(meta, CPU).chosen
+    with pytest.raises(qscheme.InvalidLayer, match="weight_scale: needs the weight's device meta, found cpu"):
+        qscheme.dispatch(meta, CPU)
+
+
 def test_explain_keeps_the_call_of_one_m() -> None:
     facts = Facts.simulate("gfx950", tuned="all")
     whens = [[call.when for call in qscheme.explain(layer("mxfp4"), facts, m=m).calls] for m in (1, 32, 65, None)]

@@ -124,11 +124,10 @@ class _Reader:
     def read(self, path: Path, model: type[ModelT]) -> File[ModelT] | None:
         try:
             document = read_file(path, self.shown(path))
-            if model is KernelFile:
-                document = completed(document)
         except SourceError as error:
             self.problems.extend(error.problems)
             return None
+        document, mistakes = completed(document) if model is KernelFile else (document, [])
         found: ModelT | None = None
         errors: list[ErrorDetails] = []
         try:
@@ -136,7 +135,7 @@ class _Reader:
         except ValidationError as error:
             errors = error.errors()
         # A mistake in a key that kernels share is one mistake, whatever their names.
-        told: dict[tuple[Place, str], Problem] = {}
+        told = {(problem.place, problem.message): problem for problem in mistakes}
         for problem in problems_of(errors, document, model):
             told.setdefault((problem.place, problem.message.rpartition(": ")[2]), problem)
         problems = list(told.values())

@@ -64,7 +64,8 @@ def lint(folder: Folder, catalogue: ir.Catalogue) -> tuple[Finding, ...]:
             kept.append(
                 finding("QS192", allow.file, allow.path, f"{word} is allowed without a reason", "write `because`")
             )
-    return tuple(sorted(set(kept)))
+    # What kernels have of each other is found for each of them, and told once.
+    return tuple({str(found): found for found in sorted(kept, reverse=True)}.values())[::-1]
 
 
 def refusal(problem: Problem) -> Finding:

@@ -239,9 +239,7 @@ class DeviceModel(Closed):
     int8: bool = Field(description="whether its matrix units take INT8")
     wave: Count = Field(description="threads that run in lockstep")
     compute_units: tuple[Count, ...] = Field(default=(), description="of its products, the common whole device first")
-    products: tuple[Text, ...] = Field(
-        default=(), min_length=1, description="names in shops, of which no other has one"
-    )
+    products: tuple[Text, ...] = Field(default=(), min_length=1, description="names in shops")
 
 
 class DeviceFile(Closed):
