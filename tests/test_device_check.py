@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -160,3 +161,28 @@ def test_a_launch_that_never_fits_says_so() -> None:
 def test_a_folder_without_aiter_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="needs a wheel of amd-aiter or a folder with aiter/ in it"):
         aiter_on_nvidia.install(str(tmp_path))
+
+
+def test_the_page_of_proof_has_the_newest_run_of_each_scheme_and_every_run_that_failed() -> None:
+    def run(date: str, own: list[str], of_aiter: list[str], failures: list[str]) -> dict[str, object]:
+        own_rows, aiter_rows = (
+            [{"scheme": name, "backend": date, "failures": [date] if name == "bad" else []} for name in names]
+            for names in (own, of_aiter)
+        )
+        return {
+            "date": date, "device": {"name": "GPU"}, "versions": {}, "backends": own_rows, "refused": [], "times": own_rows,
+            "aiter_on_nvidia": {"backends": aiter_rows, "refused": []} if aiter_rows else None, "failures": failures,
+        }  # fmt: skip
+
+    newest = importlib.import_module("proof").newest
+    first = run("2026-01-01T10:00", ["a", "bad"], ["a", "c"], ["AITER on NVIDIA: RuntimeError: no wheel"])
+    (device,) = newest([run("2026-01-02T10:00", ["a"], [], []), first])
+
+    rows = {part: [(row["scheme"], row["backend"][:10]) for row in found["backends"]]
+            for part, found in (("own", device), ("aiter", device["aiter_on_nvidia"]))}  # fmt: skip
+    assert {
+        "own": [("a", "2026-01-02"), ("bad", "2026-01-01")], "aiter": [("a", "2026-01-01"), ("c", "2026-01-01")],
+    } == rows  # fmt: skip
+    assert [
+        "2026-01-01 10:00: AITER on NVIDIA: RuntimeError: no wheel", "bad 2026-01-01T10:00: 2026-01-01T10:00",
+    ] == device["failures"]  # fmt: skip
