@@ -124,12 +124,11 @@ def operands_of(layer: Given, scheme: Scheme, facts: LayerFacts) -> Operands:
 def _with_tensors(layer: Given) -> Given:
     """The layer with its tensors as they are read: without their history of gradients, on the device of its weight."""
     tensors: list[Tensor | None] = []
-    device: torch.device | None = None
+    device = layer.weight.device if isinstance(layer.weight, Tensor) else None
     for operand, value in zip(TENSORS, layer[1:], strict=False):
         found = _tensor(layer.name, operand, value)
         if found is not None:
-            device = device or found.device
-            if found.device != device:
+            if device is not None and found.device != device:
                 raise InvalidLayer(layer.name, operand, f"the weight's device {device}", str(found.device))
             found = found.detach() if found.requires_grad else found
         tensors.append(found)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from qscheme.tables import Tables
     from qscheme.types import Layer, Operand
 
-ORIGINS = ("library", "toolchain")
-"""The words under which facts say where a version comes from."""
-
 
 def words_of_switches(words: Sequence[str], *, batch_invariant: bool) -> dict[str, bool]:
     """`NAME=on` and `NAME=off` as a mapping."""
@@ -101,7 +98,7 @@ def _taken(facts: Facts) -> Iterator[str]:
         for name, library in sorted(facts.libraries.items())
         if library.version is not None
         and library.absence is None
-        and "default" in (facts.origins.get(f"{kind} {name}") for kind in ORIGINS)
+        and facts.origins.get(_label(facts, name)) == "default"
     ]
     if silent:
         yield f"versions: {', '.join(silent)}"
@@ -184,13 +181,18 @@ def facts_table(facts: Facts) -> None:
     ]
     for name, library in sorted(facts.libraries.items()):
         found = library.absence or f"{library.version or 'unknown version'}"
-        label = f"toolchain {name}" if f"toolchain {name}" in origins else f"library {name}"
+        label = _label(facts, name)
         rows.append((label, found, origins.get(label, "")))
     for name, on in sorted(facts.switches.items()):
         rows.append((f"switch {name}", "on" if on else "off", origins.get(f"switch {name}", "")))
     _print(("fact", "value", "from"), rows)
     for note in facts.notes:
         print(f"note: {note}")
+
+
+def _label(facts: Facts, name: str) -> str:
+    """The words under which facts say where a version comes from."""
+    return f"toolchain {name}" if f"toolchain {name}" in facts.origins else f"library {name}"
 
 
 def print_decision(facts: Facts, decision: Decision) -> None:
